@@ -1,0 +1,121 @@
+"""Demonstrations: the reference solution in the agent's format, run in the engine, kept only if the judge passes it.
+
+The expert sees what an agent sees (the skills that the prompt shows) and replies with text; `rollout` plays it like any
+policy. Modes of a task: ``plain`` (agent without a library), ``skills`` (writes what it lacks, uses what it has),
+``rewrite`` (has a library, writes everything anew), ``update`` (first block fails, the next one mends it; the failing
+block is shown, not trained).
+"""
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from sagelib import prompts
+from sagelib.policy import ScriptedPolicy, ScriptedSession
+from sagelib.rollout import RolloutSettings, World, rollout
+from sagelib.types import Chain, ChainRun
+
+LATER_MODES = ("skills", "rewrite")
+
+
+def load_expert(world_dir: Path, task_id: str) -> dict[str, Any]:
+    """The expert's material of one task (main process only: agents cannot read the judge's root)."""
+    path = Path(world_dir) / "judge" / "data" / "tasks" / task_id / "ground_truth" / "expert.json"
+    return json.loads(path.read_text())
+
+
+def broken(source: str) -> str | None:
+    """A plausible mistake in a function: the first access token is forgotten. None if there is none to forget."""
+    mended = re.sub(r"(, )?access_token=token(?=[,)])", "", source, count=1)
+    return mended if mended != source else None
+
+
+def expert_replies(expert: dict[str, Any], have: set[str], mode: str) -> list[tuple[str, bool]]:
+    """Replies of one task as (text, trained). ``have``: names of the skills that the prompt shows."""
+    known = set(have) if mode == "skills" else set()
+    thoughts, replies = expert["thoughts"], []
+
+    def block(thought: str, helpers: Sequence[dict[str, str]], call: str, trained: bool = True) -> None:
+        sources = [h["source"] for h in helpers if h["name"] not in known]
+        replies.append((prompts.reply(thought, "\n".join([*sources, call])), trained))
+
+    if expert.get("read"):
+        block(thoughts["read"], expert["read"]["helpers"], expert["read"]["call"])
+        known |= {h["name"] for h in expert["read"]["helpers"]}
+    main = {"name": expert["main"]["name"], "source": expert["main"]["source"]}
+    wrong = broken(main["source"]) if mode == "update" else None
+    if wrong:
+        block(thoughts["main"], [*expert["helpers"], {**main, "source": wrong}], expert["main"]["call"], trained=False)
+    block(thoughts["fix"] if wrong else thoughts["main"], [*expert["helpers"], main], expert["main"]["call"])
+    answer = expert["answer"]
+    finish = "apis.supervisor.complete_task()" if answer is None else f"apis.supervisor.complete_task(answer={answer!r})"
+    replies.append((prompts.reply(thoughts["done"], finish), True))
+    return replies
+
+
+class ExpertPolicy:
+    """Replays experts through the policy protocol; ``modes[position][row]`` says how each run plays each task."""
+
+    def __init__(self, format: prompts.ChatFormat, experts: Sequence[Sequence[dict]], modes: Sequence[Sequence[str]]) -> None:
+        self.format, self.experts, self.modes, self.position = format, experts, modes, -1
+        self.trained: list[list[list[bool]]] = []  # [position][row][turn]
+
+    def start(self, prompt_ids: Sequence[list[int]], seed: int) -> ScriptedSession:
+        self.position += 1
+        replies = []
+        for row, ids in enumerate(prompt_ids):
+            shown = set(re.findall(r"^def (\w+)\(", self.format.decode(ids), re.MULTILINE))
+            replies.append(expert_replies(self.experts[row][self.position], shown, self.modes[row][self.position]))
+        self.trained.append([[trained for _, trained in rs] for rs in replies])
+        policy = ScriptedPolicy(self.format, lambda row, turn, ids: replies[row][turn][0])
+        return policy.start(prompt_ids, seed)
+
+
+def plan_modes(chain_length: int, rng: random.Random, *, plain: float, reuse: float, update: float) -> tuple[bool, list[str]]:
+    """(has a library, one mode per task). ``reuse``: share of later tasks that use what the library holds."""
+    if rng.random() < plain:
+        return False, ["update" if rng.random() < update else "plain" for _ in range(chain_length)]
+    first = "update" if rng.random() < update else "skills"
+    return True, [first] + ["skills" if rng.random() < reuse else "rewrite" for _ in range(chain_length - 1)]
+
+
+def demonstration_rows(run: ChainRun, modes: Sequence[str], trained: Sequence[Sequence[bool]], with_library: bool,
+                       family: str) -> Iterable[dict[str, Any]]:
+    """One JSON row per task that the judge passed; the others are left out (rejection sampling)."""
+    library: dict[str, str] = {}
+    for k, episode in enumerate(run.episodes):
+        shown = {name: library[name] for name in episode.skills_shown} if with_library else None
+        if episode.success:
+            turns = [{"text": t.text, "observation": t.observation, "trained": flag}
+                     for t, flag in zip(episode.turns, trained[k])]
+            yield {"task_id": episode.task_id, "scenario_id": episode.scenario_id, "family": family, "position": k,
+                   "mode": modes[k], "prompt": prompts.user_message(episode.instruction, shown), "turns": turns}
+        library = run.libraries[k]
+
+
+def collect(world_dir: Path, world: World, format: prompts.ChatFormat, chains: Sequence[Chain], *, seed: int,
+            plain: float, reuse: float, update: float, batch: int = 16,
+            progress: Callable[[int, int], None] = lambda done, total: None) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """Play the expert on every chain. Returns the accepted rows and counts {played, accepted, rejected}."""
+    rng, rows, played = random.Random(seed), [], 0
+    plans = [plan_modes(len(c.task_ids), rng, plain=plain, reuse=reuse, update=update) for c in chains]
+    for with_library in (True, False):
+        picked = [i for i, plan in enumerate(plans) if plan[0] is with_library]
+        settings = RolloutSettings(skills=with_library, max_tokens_per_turn=10_000, max_context=100_000)
+        for start in range(0, len(picked), batch):
+            part = picked[start:start + batch]
+            experts = [[load_expert(world_dir, t) for t in chains[i].task_ids] for i in part]
+            policy = ExpertPolicy(format, experts, [plans[i][1] for i in part])
+            runs = rollout([chains[i] for i in part], 1, policy, world, format, settings, seed=seed)
+            for row, (i, run) in enumerate(zip(part, runs)):
+                trained = [policy.trained[k][row] for k in range(len(run.episodes))]
+                rows += demonstration_rows(run, plans[i][1], trained, with_library, experts[row][0]["family"])
+                played += len(run.episodes)
+            progress(played, sum(len(c.task_ids) for c in chains))
+    if not rows:
+        raise RuntimeError(f"none of {played} demonstrations passed the judge; look at one with notebook 00_tour")
+    return rows, {"played": played, "accepted": len(rows), "rejected": played - len(rows)}

@@ -1,0 +1,344 @@
+"""Builds what a fresh clone lacks: .venvs/main, .venvs/appworld and a generated world. Standard library only.
+
+Every step is stamped with a hash of what it was made from and skipped while the stamp matches; a step that stopped
+half-way has no stamp and is made again. An environment that is a symbolic link belongs to its owner: it is checked,
+never changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+from sagelib.profiles import PROFILE_WORLD, WORLDS
+
+ROOT = Path(__file__).resolve().parent.parent
+VENVS = ROOT / ".venvs"
+NEEDED_GB = {"main": 3.0, "appworld": 0.6, "world": 0.5}
+PIP = ["-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--progress-bar", "off"]
+USAGE = """usage: ./workbench COMMAND [options]        (--help after a command lists its options)
+
+  setup        build the two environments and the world (everything else does this first, too)
+  reproduce    run all notebooks: collect, SFT, training, evaluation, figures   [--profile laptop] [--seeds 0]
+  test         run the tests   [-k EXPRESSION] [--fast]
+  runs         list the recorded runs
+  lab          open JupyterLab with the right environment (this machine only)
+"""
+
+_started = time.monotonic()
+_children: set[subprocess.Popen] = set()
+
+
+class Problem(Exception):
+    """Something the user can fix; its text is the whole message."""
+
+
+def say(part: str, text: str) -> None:
+    """One progress line with the seconds since the start."""
+    print(f"[{time.monotonic() - _started:5.0f} s] {part}: {text}", flush=True)
+
+
+def digest(*parts: object) -> str:
+    """Hash of JSON values and of files (paths: name and content)."""
+    sha = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, Path):
+            sha.update(part.relative_to(ROOT).as_posix().encode() + b"\0" + part.read_bytes())
+        else:
+            sha.update(json.dumps(part, sort_keys=True).encode())
+        sha.update(b"\0")
+    return sha.hexdigest()
+
+
+def pyproject() -> dict:
+    """The parsed pyproject.toml."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def environment_python(name: str) -> Path:
+    """The interpreter of the environment `name` ("main" or "appworld"), built or not."""
+    return VENVS / name / "bin" / "python"
+
+
+def clean_env(**extra: str) -> dict[str, str]:
+    """This process's environment without what would let another python's packages in."""
+    drop = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
+    return {k: v for k, v in os.environ.items() if k not in drop} | {"PYTHONNOUSERSITE": "1"} | extra
+
+
+# ---------------------------------------------------------------- commands with a log
+
+CAUSES = (  # (text in the log, what it means and the fix)
+    (("No space left on device", "Errno 28", "Disk quota exceeded"),
+     "the disk is full. Fix: free some space (about 3 GB for the environments) and run the same command again."),
+    (("ensurepip is not available", "No module named venv", "No module named ensurepip", "No module named pip"),
+     "this python has no venv module. Fix: install it (Debian, Ubuntu: sudo apt install python3-venv)."),
+    (("Temporary failure in name resolution", "Name or service not known", "Failed to establish a new connection",
+      "Network is unreachable", "Max retries exceeded", "NewConnectionError", "NameResolutionError",
+      "ReadTimeoutError"),
+     "no package index answered. Fix: check the network or the proxy (pip reads PIP_INDEX_URL, HTTPS_PROXY)."),
+    (("No matching distribution found", "Could not find a version", "ResolutionImpossible"),
+     "the package index has no fitting version. Fix: check PIP_INDEX_URL, or another python (3.11 to 3.13)."),
+    (("MemoryError", "Cannot allocate memory"), "out of memory. Fix: close other programs and run it again."),
+)
+
+
+def explain(log_text: str) -> str:
+    """The likely cause and its fix in words, or the end of the log when the cause is not known."""
+    lines = [line for line in log_text.splitlines() if line.strip() and " is ignored: " not in line]
+    for signs, meaning in CAUSES:
+        if any(sign in line for sign in signs for line in lines[-60:]):
+            return meaning
+    return "the last lines of its log:\n" + "\n".join("    " + line[:300] for line in lines[-15:])
+
+
+def run_logged(part: str, command: Sequence[object], log: Path, env: dict | None = None, show: bool = False) -> None:
+    """Runs the command to its end, output into `log`; raises Problem when it fails. `show`: also a line every 3 s."""
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        start = log.stat().st_size if log.exists() else 0
+        with open(log, "ab") as out:
+            child = subprocess.Popen([str(c) for c in command], stdin=subprocess.DEVNULL, stdout=out, cwd=ROOT,
+                                     stderr=subprocess.STDOUT, env=env or clean_env(), start_new_session=True)
+    except OSError as error:
+        raise Problem(f"{part}: cannot start {command[0]}: {error.strerror}: {error.filename}") from None
+    _children.add(child)
+    try:
+        said, last = time.monotonic(), ""
+        while child.poll() is None:
+            time.sleep(0.1)
+            if time.monotonic() - said > (3 if show else 15):
+                said, line = time.monotonic(), last_line(log)
+                if not show:
+                    say(part, f"still at it ({log.relative_to(ROOT)})")
+                elif line != last:
+                    say(part, line)
+                    last = line
+    finally:
+        _children.discard(child)
+    if child.returncode:
+        with open(log, "rb") as file:
+            file.seek(start)
+            text = file.read().decode(errors="replace")
+        raise Problem(f"{part} failed (exit {child.returncode}): {explain(text)}\n  Whole log: {log}")
+
+
+def last_line(log: Path) -> str:
+    """The last non-empty line of a log, shortened."""
+    with open(log, "rb") as file:
+        file.seek(max(0, log.stat().st_size - 4000))
+        lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    return lines[-1][:140] if lines else ""
+
+
+def stop_children() -> None:
+    """Ends every command of run_logged that still runs, with all it started."""
+    for child in list(_children):
+        try:
+            os.killpg(child.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+def need_disk(part: str) -> None:
+    """Raises Problem early when the disk cannot hold the part."""
+    free = shutil.disk_usage(ROOT).free / 1e9
+    if free < NEEDED_GB[part]:
+        raise Problem(f"{part} needs about {NEEDED_GB[part]:.1f} GB but only {free:.1f} GB are free on the disk of "
+                      f"{ROOT}. Fix: free some space and run the same command again.")
+
+
+# ---------------------------------------------------------------- environments
+
+def stamped(directory: Path, stamp: str) -> bool:
+    """True when the directory was finished from these inputs."""
+    try:
+        return json.loads((directory / "workbench.json").read_text()) == {"made_from": stamp}
+    except (OSError, ValueError):
+        return False
+
+
+def write_stamp(directory: Path, stamp: str) -> None:
+    """Marks the directory as finished."""
+    temporary = directory / "workbench.json.new"
+    temporary.write_text(json.dumps({"made_from": stamp}))
+    temporary.replace(directory / "workbench.json")
+
+
+def linked(name: str) -> bool:
+    """True when the environment is a symbolic link (then it is its owner's). Raises Problem when the link is dead."""
+    place = VENVS / name
+    if place.is_symlink() and not environment_python(name).exists():
+        raise Problem(f".venvs/{name} is a link to an environment that is not there. Fix: remove the link; "
+                      f"./workbench setup then builds one.")
+    return place.is_symlink()
+
+
+def fresh_venv(name: str) -> list[str]:
+    """An empty environment in .venvs/<name>; returns the start of its pip command."""
+    place = VENVS / name
+    need_disk(name)
+    if place.exists():
+        say(name, "what is there is incomplete or made from other versions: building again")
+        shutil.rmtree(place)
+    say(name, f"creating .venvs/{name} with python {sys.version.split()[0]}")
+    run_logged(name, [sys.executable, "-m", "venv", place], VENVS / f"{name}.log")
+    return [str(environment_python(name)), *PIP]
+
+
+def build_main() -> None:
+    """.venvs/main holds this project (editable) and what pyproject.toml lists."""
+    project, tool = pyproject()["project"], pyproject()["tool"]["workbench"]
+    extras = {extra: project["optional-dependencies"][extra] for extra in tool["extras"]}
+    stamp = digest(project["dependencies"], extras, tool["first"], sys.version, str(VENVS))
+    if linked("main") or stamped(VENVS / "main", stamp):
+        return
+    pip, log = fresh_venv("main"), VENVS / "main.log"
+    say("main", "installing " + " ".join(tool["first"]))
+    run_logged("main", [*pip, *tool["first"]], log)
+    say("main", f"installing the {len(project['dependencies'])} packages of pyproject.toml and what they need")
+    run_logged("main", [*pip, "-e", f".[{','.join(tool['extras'])}]"], log)
+    write_stamp(VENVS / "main", stamp)
+    say("main", "ready")
+
+
+def build_appworld() -> None:
+    """.venvs/appworld holds the engine, its apps unpacked (no download but the package)."""
+    wanted = pyproject()["tool"]["workbench"]["appworld"]
+    stamp = digest(wanted, sys.version, str(VENVS))
+    if linked("appworld") or stamped(VENVS / "appworld", stamp):
+        return
+    pip, log = fresh_venv("appworld"), VENVS / "appworld.log"
+    say("appworld", "installing " + " ".join(wanted))
+    run_logged("appworld", [*pip, *wanted], log)
+    say("appworld", "unpacking its apps")
+    run_logged("appworld", [VENVS / "appworld" / "bin" / "appworld", "install"], log, appworld_env())
+    write_stamp(VENVS / "appworld", stamp)
+    say("appworld", "ready")
+
+
+def appworld_env() -> dict[str, str]:
+    """The process environment of the engine's interpreter: nothing outside the repository is written."""
+    return clean_env(APPWORLD_CACHE=str(VENVS / "appworld-cache"))
+
+
+def in_parallel(*builders) -> None:
+    """Runs the builders at once; the first Problem stops the others and is raised."""
+    problems: list[BaseException] = []
+
+    def guarded(builder) -> None:
+        try:
+            builder()
+        except OSError as error:
+            problems.append(Problem(f"{builder.__name__}: {error}"))
+            stop_children()
+        except BaseException as error:
+            problems.append(error)
+            stop_children()
+
+    threads = [threading.Thread(target=guarded, args=(b,), daemon=True) for b in builders]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        time.sleep(0.05)
+    if problems:
+        raise problems[0]
+
+
+# ---------------------------------------------------------------- worlds
+
+def world_stamp(name: str) -> str:
+    """What the world is made from: engine scripts (the server only serves it), plan, seed and the engine's version."""
+    sources = sorted(p for p in (ROOT / "sagelib" / "engine").rglob("*.py") if p.name != "server.py")
+    return digest(WORLDS[name], pyproject()["tool"]["workbench"]["appworld"], *sources)
+
+
+def build_world(name: str) -> None:
+    """data/<name> is the verified world of this version of the generator."""
+    place, stamp = ROOT / "data" / name, world_stamp(name)
+    if stamped(place, stamp):
+        return
+    need_disk("world")
+    begun = place / "begun.json"   # same inputs, interrupted: the generator goes on where it stopped
+    if place.exists() and not (begun.exists() and begun.read_text() == stamp):
+        say(f"world {name}", "made by another version of the generator: making it again")
+        shutil.rmtree(place)
+    place.mkdir(parents=True, exist_ok=True)
+    begun.write_text(stamp)
+    plan = place / "plan.json"
+    plan.write_text(json.dumps(WORLDS[name]["plan"], indent=1))
+    common = ["--out", place, "--seed", WORLDS[name]["seed"]]
+    if WORLDS[name]["profile"] == "smoke":
+        common += ["--profile", "smoke"]
+    python, engine = environment_python("appworld"), ROOT / "sagelib" / "engine"
+    log = VENVS / f"world-{name}.log"
+    say(f"world {name}", "people, accounts and content of the apps")
+    run_logged(f"world {name}", [python, engine / "world.py", *common], log, appworld_env(), show=True)
+    say(f"world {name}", "tasks, each with its checks")
+    jobs = ["--plan", plan, "--jobs", os.cpu_count() or 1]
+    run_logged(f"world {name}", [python, engine / "generate.py", *common, *jobs], log, appworld_env(), show=True)
+    begun.unlink()
+    write_stamp(place, stamp)
+    say(f"world {name}", "ready")
+
+
+# ---------------------------------------------------------------- the command
+
+def setup(worlds: Sequence[str] = ("mini",), appworld: bool = True) -> None:
+    """Both environments and the worlds are there and current afterwards; Problem says why not."""
+    VENVS.mkdir(exist_ok=True)
+    with open(VENVS / "setup.lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("setup", "another setup is running in this checkout: waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        in_parallel(build_main, *([build_appworld] if appworld else []))
+        for world in worlds:
+            build_world(world)
+
+
+def launch(argv: list[str]) -> int:
+    """Exit code of `./workbench argv`; commands beyond setup continue in .venvs/main and do not return."""
+    command, rest = (argv[0], argv[1:]) if argv else ("help", [])
+    if command not in ("setup", "reproduce", "test", "runs", "lab"):
+        known = command in ("help", "-h", "--help")
+        print(USAGE if known else f"workbench: no command {command!r}.\n\n{USAGE}", file=sys.stdout if known else sys.stderr)
+        return 0 if known else 2
+    parser = argparse.ArgumentParser(prog=f"workbench {command}", add_help=command == "setup")
+    parser.add_argument("--profile", default="smoke" if command == "test" else "laptop", choices=sorted(PROFILE_WORLD),
+                        help="decides which world is built")
+    parser.add_argument("--fast", action="store_true", help=argparse.SUPPRESS)
+    options, unknown = parser.parse_known_args(rest)
+    if command == "setup" and unknown:
+        parser.error(f"unknown option {unknown[0]}")
+    light = command in ("runs", "lab") or options.fast or "-h" in rest or "--help" in rest
+    signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    try:
+        setup(() if light else (PROFILE_WORLD[options.profile],), appworld=not light)
+    except KeyboardInterrupt:
+        stop_children()
+        print("workbench: stopped; the same command continues.", file=sys.stderr)
+        return 130
+    except (Problem, OSError) as error:
+        stop_children()
+        print(f"workbench: {error}", file=sys.stderr)
+        return 1
+    if command == "setup":
+        say("setup", "everything is ready:  ./workbench reproduce   or   ./workbench lab")
+        return 0
+    python = str(environment_python("main"))
+    sys.stdout.flush()
+    os.execve(python, [python, "-P", "-m", "sagelib.cli", *argv], clean_env(PYTHONPATH=str(ROOT)))

@@ -1,0 +1,99 @@
+"""Supervised fine-tuning on demonstrations with TRL's SFTTrainer. The loss sees the agent's replies only.
+
+A from-scratch model learns to copy arguments from short instruction -> code pairs much sooner than from whole traces
+(LOG.md), so a stage may start with pairs alone and keep a share of them in every later batch. Pairs have a role of their
+own in the template, so that they do not leak into whole episodes.
+"""
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
+from trl import SFTConfig as TRLConfig
+from trl import SFTTrainer
+
+from sagelib.prompts import ChatFormat
+
+IGNORED = -100
+Example = dict[str, list[int]]
+
+
+def encode_pair(format: ChatFormat, pair: dict[str, str]) -> Example:
+    """A pair: its text under the role ``pair``, its code as the trained reply."""
+    prompt = format.prompt_ids(pair["text"], role="pair")
+    target = format.encode(pair["code"]) + [format.end_id]
+    return {"input_ids": prompt + target, "labels": [IGNORED] * len(prompt) + target}
+
+
+def encode_demonstration(format: ChatFormat, row: dict[str, Any]) -> Example:
+    """A whole episode, with the same ids as `rollout` would have produced; untrained turns and observations ignored."""
+    ids = format.prompt_ids(row["prompt"])
+    labels = [IGNORED] * len(ids)
+    for i, turn in enumerate(row["turns"]):
+        reply = format.encode(turn["text"]) + [format.end_id]
+        ids, labels = ids + reply, labels + (reply if turn["trained"] else [IGNORED] * len(reply))
+        if i + 1 < len(row["turns"]):
+            tail = format.observation_ids(turn["observation"], closed=True)
+            ids, labels = ids + tail, labels + [IGNORED] * len(tail)
+    if all(label == IGNORED for label in labels):
+        raise ValueError(f"demonstration of {row.get('task_id')} has no trained token")
+    return {"input_ids": ids, "labels": labels}
+
+
+def schedule(pairs: Sequence[Example], demos: Sequence[Example], *, steps: int, batch: int, pair_steps: int,
+             pair_share: float, seed: int) -> list[Example]:
+    """Examples in training order: ``pair_steps`` batches of pairs, then batches with ``pair_share`` of pairs.
+
+    Inside a window of 8 batches examples are sorted by length (little padding) and the batches are shuffled.
+    """
+    rng = random.Random(seed)
+    order: list[Example] = []
+    for first in range(0, steps, 8):
+        window: list[Example] = []
+        for step in range(first, min(first + 8, steps)):
+            wanted = batch if step < pair_steps or not demos else round(batch * pair_share)
+            window += rng.choices(pairs, k=wanted) if wanted else []
+            window += rng.choices(demos, k=batch - wanted) if wanted < batch else []
+        window.sort(key=lambda e: len(e["input_ids"]))
+        batches = [window[i:i + batch] for i in range(0, len(window), batch)]
+        rng.shuffle(batches)
+        order += [example for b in batches for example in b]
+    return order
+
+
+class _Log(TrainerCallback):
+    def __init__(self, log: Callable[..., None]) -> None:
+        self.log = log
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict | None = None, **kwargs: Any) -> None:
+        if logs and "loss" in logs:
+            self.log(step=state.global_step, loss=float(logs["loss"]), learning_rate=float(logs["learning_rate"]))
+
+
+def fine_tune(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, order: Sequence[Example], *, output_dir: Path,
+              batch: int, learning_rate: float, seed: int, warmup_steps: int = 50, weight_decay: float = 0.01,
+              bf16: bool = True, save_steps: int = 200, log: Callable[..., None] | None = None) -> float:
+    """Train ``model`` in place on ``order`` (already in batches); returns the mean loss of the last tenth.
+
+    Resumes from the newest checkpoint in ``output_dir``, if there is one.
+    """
+    output_dir = Path(output_dir)
+    steps = len(order) // batch
+    args = TRLConfig(
+        output_dir=str(output_dir), use_cpu=not torch.cuda.is_available(), bf16=bf16, max_steps=steps,
+        per_device_train_batch_size=batch, learning_rate=learning_rate, lr_scheduler_type="cosine",
+        warmup_steps=min(warmup_steps, steps // 5), weight_decay=weight_decay, max_grad_norm=1.0, max_length=None,
+        train_sampling_strategy="sequential", logging_steps=max(1, min(20, steps // 10)), report_to=[],
+        save_strategy="steps", save_steps=save_steps, save_total_limit=1, seed=seed, disable_tqdm=True,
+        gradient_checkpointing=False, packing=False, dataset_kwargs={"skip_prepare_dataset": True})
+    trainer = SFTTrainer(model=model, args=args, train_dataset=Dataset.from_list(list(order)), processing_class=tokenizer,
+                         callbacks=[_Log(log)] if log else None)
+    trainer.remove_callback(PrinterCallback)
+    trainer.train(resume_from_checkpoint=any(output_dir.glob("checkpoint-*")) or None)
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return sum(losses[-max(1, len(losses) // 10):]) / max(1, len(losses) // 10)

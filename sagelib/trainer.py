@@ -1,0 +1,161 @@
+"""SAGE on TRL's GRPOTrainer. A data row is a chain; TRL sees K*G sequences of it, position-major.
+
+TRL computes ``A = R - mean`` over blocks of G adjacent sequences: with this order a block is one (chain, position).
+Loss (paper): (1/G) sum_i sum_k (1/|o|) sum_t min(s A, clip(s, 1-eps, 1+eps) A), averaged over the chains of a step.
+TRL's ``loss_type="grpo"`` is the mean over all C*K*G sequences of the per-sequence token mean: K times too small, so
+`ChainGRPOTrainer.compute_loss` multiplies by K. Everything else is stock.
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+from trl.trainer.utils import RepeatSampler
+
+from sagelib import credit
+from sagelib.types import Chain, ChainRun, Episode, Segment, StopReason
+
+RolloutOfStep = Callable[[list[Chain], int], list[ChainRun]]  # (chains of the step, step) -> C*G runs
+
+
+def chain_returns(run: ChainRun, credit_function: credit.CreditFunction) -> list[float | None]:
+    """Returns R_K of one finished chain. A reply without code costs `credit.NO_CODE_PENALTY` in place of r."""
+    r_K = [_outcome(e) for e in run.episodes]
+    makers_K = [_makers(run, k) for k in range(len(run.episodes))]
+    return credit_function(r_K, [bool(m) for m in makers_K], makers_K)
+
+
+def _outcome(episode: Episode) -> float | None:
+    if episode.stop is StopReason.no_code:
+        return credit.NO_CODE_PENALTY
+    return episode.fraction
+
+
+def _makers(run: ChainRun, k: int) -> set[int]:
+    """Positions before k that made (last) a skill which task k called."""
+    makers = set()
+    for name in run.episodes[k].skills_called:
+        made = [j for j in range(k) if name in run.episodes[j].skills_made]
+        makers.update(made[-1:])
+    return makers
+
+
+def position_major(runs: Sequence[ChainRun], copies: int) -> list[tuple[ChainRun, Episode]]:
+    """[c0k0g0 .. c0k0gG, c0k1g0 .., c1k0g0 ..]: groups of one (chain, position) are adjacent."""
+    order = []
+    for start in range(0, len(runs), copies):
+        group = runs[start:start + copies]
+        for k in range(len(group[0].episodes)):
+            order += [(run, run.episodes[k]) for run in group]
+    return order
+
+
+def training_sequence(episode: Episode, pad_id: int) -> Segment:
+    """The episode's segment; TRL refuses empty completions, so an unsampled one is a single masked token."""
+    if episode.segment.completion_ids:
+        return episode.segment
+    return Segment(episode.segment.prompt_ids, [pad_id], [0], [0.0], episode.position)
+
+
+def pack(runs: Sequence[ChainRun], copies: int, credit_function: credit.CreditFunction, pad_id: int) -> dict[str, list]:
+    """What TRL's ``rollout_func`` must return. Unscored members carry None and leave their group's mean."""
+    returns = {id(run): chain_returns(run, credit_function) for run in runs}
+    ordered = position_major(runs, copies)
+    segments = [training_sequence(episode, pad_id) for _, episode in ordered]
+    return {
+        "prompt_ids": [s.prompt_ids for s in segments],
+        "completion_ids": [s.completion_ids for s in segments],
+        "env_mask": [s.own_mask_T if e.scored else [0] * len(s.own_mask_T) for s, (_, e) in zip(segments, ordered)],
+        "logprobs": None,
+        "chain_return": [returns[id(run)][episode.position] for run, episode in ordered],
+    }
+
+
+def reward_from_rollout(prompts: list, completions: list, chain_return: list[float | None], **_: Any) -> list[float | None]:
+    """TRL's reward function: the returns were computed with the whole chain in view."""
+    return chain_return
+
+
+class ChainGRPOTrainer(GRPOTrainer):
+    """Stock GRPOTrainer whose sampler repeats a chain K*G times, and whose loss is the paper's (sum over positions)."""
+
+    def __init__(self, *args: Any, chain_length: int, **kwargs: Any) -> None:
+        self.chain_length = chain_length
+        super().__init__(*args, **kwargs)
+
+    def _get_train_sampler(self, dataset: Dataset | None = None) -> RepeatSampler:
+        repeats, size = self.chain_length * self.num_generations, self.args.generation_batch_size
+        if size % repeats:
+            raise ValueError(f"a step of {size} sequences does not hold whole chains of K*G = {repeats} sequences")
+        return RepeatSampler(self.train_dataset if dataset is None else dataset, mini_repeat_count=repeats,
+                             batch_size=size // repeats, repeat_count=self.num_iterations * self.args.steps_per_generation,
+                             shuffle=False, seed=self.args.seed)
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> torch.Tensor:
+        return self.chain_length * super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+
+class StepLog(TrainerCallback):
+    """Hands each optimizer step's TRL metrics to ``log`` (loss, gradient norm, mean return, seconds)."""
+
+    def __init__(self, log: Callable[..., None], total: int) -> None:
+        self.log, self.total = log, total
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict | None = None, **kwargs: Any) -> None:
+        if logs and "loss" in logs:
+            keep = {k: float(logs[k]) for k in ("loss", "grad_norm", "reward", "entropy", "step_time") if k in logs}
+            self.log(step=state.global_step, **keep)
+
+
+def chain_dataset(chains: Sequence[Chain]) -> Dataset:
+    """One row per chain, in the order in which the steps consume them; the prompt column carries the chain as JSON."""
+    return Dataset.from_list([{"prompt": json.dumps({"scenario_id": c.scenario_id, "task_ids": c.task_ids})} for c in chains])
+
+
+def make_trainer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, chains: Sequence[Chain], play: RolloutOfStep, *,
+                 output_dir: Path, copies: int, chains_per_step: int, credit_name: str, learning_rate: float, steps: int,
+                 clip_eps: float = 0.2, grad_clip: float = 1.0, weight_decay: float = 0.0, temperature: float = 1.0,
+                 micro_batches: int = 1, save_steps: int = 10, seed: int = 0, bf16: bool = True,
+                 log: Callable[..., None] | None = None) -> ChainGRPOTrainer:
+    """A trainer for ``steps`` optimizer steps of ``chains_per_step`` chains x K tasks x ``copies`` copies each.
+
+    ``chains`` must hold steps*chains_per_step rows. Strictly on-policy: one optimizer step per rollout, no KL, no std.
+    """
+    K = len(chains[0].task_ids)
+    per_step = chains_per_step * K * copies
+    if per_step % micro_batches:
+        raise ValueError(f"micro_batches {micro_batches} does not divide the {per_step} sequences of a step")
+    if len(chains) != steps * chains_per_step:
+        raise ValueError(f"{len(chains)} chains given, {steps} steps of {chains_per_step} need {steps * chains_per_step}")
+    on_gpu = torch.cuda.is_available()
+    args = GRPOConfig(
+        output_dir=str(output_dir), use_cpu=not on_gpu, bf16=bf16, gradient_checkpointing=on_gpu,
+        per_device_train_batch_size=per_step // micro_batches, gradient_accumulation_steps=micro_batches,
+        num_generations=copies, max_completion_length=None, max_steps=steps, learning_rate=learning_rate,
+        lr_scheduler_type="constant", weight_decay=weight_decay, max_grad_norm=grad_clip, beta=0.0, epsilon=clip_eps,
+        scale_rewards="none", loss_type="grpo", temperature=temperature, disable_dropout=True, shuffle_dataset=False,
+        logging_steps=1, report_to=[], save_strategy="steps", save_steps=save_steps, save_total_limit=1, seed=seed,
+        disable_tqdm=True)
+    credit_function = credit.CREDIT[credit_name]
+
+    def rollout_func(prompts: list[Any], trainer: GRPOTrainer) -> dict[str, list]:
+        rows = [json.loads(p) for p in prompts[:: K * copies]]
+        step_chains = [Chain(r["scenario_id"], tuple(r["task_ids"])) for r in rows]
+        was_training = trainer.model.training
+        trainer.model.eval()
+        runs = play(step_chains, trainer.state.global_step)
+        trainer.model.train(was_training)
+        return pack(runs, copies, credit_function, tokenizer.pad_token_id)
+
+    trainer = ChainGRPOTrainer(
+        model=model, reward_funcs=reward_from_rollout, args=args, train_dataset=chain_dataset(chains),
+        processing_class=tokenizer, rollout_func=rollout_func, chain_length=K,
+        callbacks=[StepLog(log, steps)] if log else None)
+    trainer.remove_callback(PrinterCallback)
+    return trainer
