@@ -1,0 +1,189 @@
+"""Typed, frozen settings. A notebook's parameters become one of these or a readable error; nothing is coerced.
+
+Class defaults are the vetted laptop setting; profiles.py lists what other profiles change; a parameter that is not
+None overrides both.
+"""
+
+from __future__ import annotations
+
+import difflib
+import html
+import json
+import typing
+from collections.abc import Iterable
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from sagelib.profiles import PROFILE_WORLD, PROFILES
+
+Seed = typing.Annotated[int, Field(ge=0, lt=2**31)]
+Positive = typing.Annotated[int, Field(ge=1)]
+Count = typing.Annotated[int, Field(ge=0)]
+Rate = typing.Annotated[float, Field(gt=0)]
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be used; the text names the field, the value and the fix, one line per fault."""
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` for the nearest known name, else the list of known names."""
+    known = sorted(known)
+    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.6)
+    return f"; did you mean {near[0]!r}?" if near else f"; known are: {', '.join(known)}"
+
+
+class StrictConfig(BaseModel):
+    """Base of all settings: unknown names, wrong types, NaN and infinity are errors; instances cannot change."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+    section: ClassVar[str] = ""   # key of this class's settings within a profile
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigError(self._readable(error)) from None
+
+    @classmethod
+    def _readable(cls, error: ValidationError) -> str:
+        lines = [f"{cls.__name__}:"]
+        for fault in error.errors(include_url=False):
+            name, value = ".".join(map(str, fault["loc"])) or "settings", fault.get("input")
+            if fault["type"] == "extra_forbidden":
+                lines.append(f"  {name} = {value!r}: there is no such setting{suggest(name, cls.model_fields)}")
+            elif fault["type"] == "missing":
+                lines.append(f"  {name}: is required")
+            else:
+                lines.append(f"  {name} = {value!r} ({type(value).__name__}): {fault['msg']}{cls._hint(fault, value)}")
+        return "\n".join(lines)
+
+    @staticmethod
+    def _hint(fault: dict, value: Any) -> str:
+        if fault["type"] == "literal_error" and isinstance(value, str):
+            choices = [c.strip(" '") for c in fault["ctx"]["expected"].replace(" or ", ", ").split(",")]
+            return suggest(value, choices)
+        if isinstance(value, str) and fault["type"] in ("float_type", "int_type", "bool_type"):
+            return "; write it without quotes (YAML reads 1e-5 as text: write 1.0e-5)"
+        return ""
+
+    @classmethod
+    def from_parameters(cls, profile: str, **overrides: Any) -> Self:
+        """The profile's settings with every override that is not None put on top; ConfigError when one is unfit."""
+        if profile not in PROFILES:
+            raise ConfigError(f"profile = {profile!r}: there is no such profile{suggest(profile, PROFILES)}")
+        values = dict(PROFILES[profile].get(cls.section, {}))
+        for always, value in (("profile", profile), ("world", PROFILE_WORLD[profile])):
+            if always in cls.model_fields:
+                values[always] = value
+        unknown = [name for name in overrides if name not in cls.model_fields]   # even when their value is None
+        if unknown:
+            raise ConfigError(f"{cls.__name__}: " + "; ".join(
+                f"{name} = {overrides[name]!r}: there is no such setting{suggest(name, cls.model_fields)}"
+                for name in unknown))
+        return cls(**values | {k: v for k, v in overrides.items() if v is not None})
+
+    def rows(self) -> list[tuple[str, str]]:
+        """(name, value as JSON) of every setting, in order."""
+        return [(name, json.dumps(value)) for name, value in self.model_dump(mode="json").items()]
+
+    def __str__(self) -> str:
+        width = max((len(name) for name, _ in self.rows()), default=0)
+        return "\n".join([type(self).__name__, *(f"  {name:<{width}}  {value}" for name, value in self.rows())])
+
+    def _repr_html_(self) -> str:
+        cells = "".join(f"<tr><td>{html.escape(n)}</td><td><code>{html.escape(v)}</code></td></tr>"
+                        for n, v in self.rows())
+        return f"<table><tr><th colspan=2>{type(self).__name__}</th></tr>{cells}</table>"
+
+
+class RunConfig(StrictConfig):
+    """What every notebook has."""
+
+    profile: Literal["smoke", "laptop", "gpu", "paper"] = "laptop"
+    world: str = "mini"
+    seed: Seed = 0
+
+    @model_validator(mode="after")
+    def _profile_exists(self) -> Self:
+        if self.profile not in PROFILES:
+            raise ValueError(f"profile {self.profile!r} is missing from profiles.py")
+        return self
+
+
+class CollectConfig(RunConfig):
+    """01_collect: demonstrations of the expert, kept when the judge passes them. Its world has the seed."""
+
+    section: ClassVar[str] = "collect"
+    demos: Positive = 1200          # tasks tried
+    pairs: Count = 20000            # instruction -> call pairs
+    parallel: Positive = 8          # episodes at once
+
+
+class SFTConfig(RunConfig):
+    """02_sft: first pairs, then whole traces."""
+
+    section: ClassVar[str] = "sft"
+    pair_steps: Count = 600
+    trace_steps: Positive = 400
+    batch_size: Positive = 16
+    learning_rate: Rate = 1e-3
+    warmup: typing.Annotated[float, Field(ge=0, lt=1)] = 0.05
+    grad_clip: Rate = 1.0
+    max_context: Positive = 2048
+
+
+class AgentConfig(RunConfig):
+    """Limits of an episode, shared by training and evaluation."""
+
+    max_turns: Positive = 6
+    max_tokens_per_turn: Positive = 320
+    max_context: Positive = 2048
+    temperature: typing.Annotated[float, Field(ge=0)] = 1.0
+    parallel: Positive = 32
+
+
+class TrainConfig(AgentConfig):
+    """03_train: GRPO on chains (sage), or on single tasks without skills (sft_grpo)."""
+
+    section: ClassVar[str] = "train"
+    method: Literal["sage", "sft_grpo"]
+    credit: Literal["skill_integrated", "outcome", "chain"] = "skill_integrated"
+    skills: bool = True
+    chain_length: Positive = 2
+    strict_use: bool = False        # a use counts only when its result matters
+    group_size: typing.Annotated[int, Field(ge=2)] = 8
+    chains_per_step: Positive = 4
+    steps: Positive = 40
+    learning_rate: Rate = 1e-4
+    clip_eps: typing.Annotated[float, Field(gt=0, lt=1)] = 0.2
+    grad_clip: Rate = 1.0
+
+    @classmethod
+    def from_parameters(cls, profile: str, **overrides: Any) -> Self:
+        """As StrictConfig's; sft_grpo then means single tasks, no skills, outcome reward unless told otherwise."""
+        if overrides.get("method") == "sft_grpo":
+            plain = {"skills": False, "chain_length": 1, "credit": "outcome"}
+            overrides = plain | {k: v for k, v in overrides.items() if v is not None}
+        return super().from_parameters(profile, **overrides)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.credit == "skill_integrated" and not self.skills:
+            raise ValueError("credit 'skill_integrated' rewards skills, but skills = False; use credit = 'outcome'")
+        if self.temperature == 0:
+            raise ValueError("temperature 0 samples the same rollout every time; training needs > 0")
+        return self
+
+
+class EvalConfig(AgentConfig):
+    """04_evaluate: one method on the held-out panels."""
+
+    section: ClassVar[str] = "evaluate"
+    method: Literal["base", "sft", "sft_grpo", "sage"]
+    splits: list[Literal["dev", "test_normal", "test_challenge"]] = ["test_normal", "test_challenge"]
+    skills: bool | None = None      # None: as the method was trained
+    tasks: Positive | None = None   # first n of each split; None: all
+    samples: Positive = 1           # episodes per task
+    temperature: typing.Annotated[float, Field(ge=0)] = 0.0
