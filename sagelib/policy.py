@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, DynamicLayer
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,31 @@ class Policy(Protocol):
         """Open sequences that begin with these ids. Equal seeds and prompts give equal samples (on CPU, bitwise)."""
 
 
+class GrowingLayer(DynamicLayer):
+    """A cache layer with spare room: the stock layer copies everything at each token, 2/3 of a small model's time."""
+
+    ROOM = 128
+    _buffers: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs) -> tuple[torch.Tensor, torch.Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        old, new = self.get_seq_length(), self.get_seq_length() + key_states.shape[-2]
+        if self._buffers is None or self._buffers[0].shape[-2] < new:
+            size = (*key_states.shape[:-2], new + self.ROOM, key_states.shape[-1])
+            buffers = (key_states.new_empty(size), value_states.new_empty(size))
+            if old:
+                buffers[0][..., :old, :], buffers[1][..., :old, :] = self.keys, self.values
+            self._buffers = buffers
+        self._buffers[0][..., old:new, :], self._buffers[1][..., old:new, :] = key_states, value_states
+        self.keys, self.values = self._buffers[0][..., :new, :], self._buffers[1][..., :new, :]
+        return self.keys, self.values
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        super().batch_select_indices(indices)
+        self._buffers = None
+
+
 class CachedPolicy:
     """A transformers causal LM at a fixed temperature; no top-p/top-k, so log-probabilities are those that are trained."""
 
@@ -56,7 +82,7 @@ class CachedSession:
         self.policy = policy
         self.live = list(range(len(prompts)))                 # original row of each row in the cache
         self.pending: list[list[int]] = [list(p) for p in prompts]  # ids not yet in the cache, per live row
-        self.cache = DynamicCache(config=policy.model.config)
+        self.cache = Cache(layer_class_to_replicate=GrowingLayer)
         self.mask_BT = torch.zeros(len(prompts), 0, dtype=torch.long)
         self.generator = torch.Generator().manual_seed(seed)
 
@@ -116,7 +142,9 @@ class CachedSession:
             next_B = logits_BV.argmax(-1)
         else:
             logprobs_BV = (logits_BV / self.policy.temperature).log_softmax(-1)
-            next_B = torch.multinomial(logprobs_BV.exp(), 1, generator=self.generator)[:, 0]
+            cumulative_BV = logprobs_BV.double().exp().cumsum(-1)  # inverse CDF: 4x cheaper than torch.multinomial here
+            draw_B1 = torch.rand(len(logits_BV), 1, generator=self.generator, dtype=torch.float64) * cumulative_BV[:, -1:]
+            next_B = torch.searchsorted(cumulative_BV, draw_B1, right=True)[:, 0].clamp(max=logits_BV.shape[1] - 1)
         return next_B, logprobs_BV.gather(1, next_B[:, None])[:, 0]
 
 
