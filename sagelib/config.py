@@ -21,6 +21,7 @@ Seed = typing.Annotated[int, Field(ge=0, lt=2**31)]
 Positive = typing.Annotated[int, Field(ge=1)]
 Count = typing.Annotated[int, Field(ge=0)]
 Rate = typing.Annotated[float, Field(gt=0)]
+Share = typing.Annotated[float, Field(ge=0, le=1)]
 
 
 class ConfigError(ValueError):
@@ -50,9 +51,11 @@ class StrictConfig(BaseModel):
     def _readable(cls, error: ValidationError) -> str:
         lines = [f"{cls.__name__}:"]
         for fault in error.errors(include_url=False):
-            name, value = ".".join(map(str, fault["loc"])) or "settings", fault.get("input")
+            name, value = ".".join(map(str, fault["loc"])), fault.get("input")
             if fault["type"] == "extra_forbidden":
                 lines.append(f"  {name} = {value!r}: there is no such setting{suggest(name, cls.model_fields)}")
+            elif not fault["loc"]:
+                lines.append("  " + fault["msg"].removeprefix("Value error, "))
             elif fault["type"] == "missing":
                 lines.append(f"  {name}: is required")
             else:
@@ -113,35 +116,42 @@ class RunConfig(StrictConfig):
 
 
 class CollectConfig(RunConfig):
-    """01_collect: demonstrations of the expert, kept when the judge passes them. Its world has the seed."""
+    """01_collect: demonstrations of the expert, kept when the judge passes them."""
 
     section: ClassVar[str] = "collect"
-    demos: Positive = 1200          # tasks tried
-    pairs: Count = 20000            # instruction -> call pairs
-    parallel: Positive = 8          # episodes at once
+    scenarios: Positive | None = None   # first n scenario draws of the data set "demos"; None: all
+    plain: Share = 0.3                  # share of scenarios played by an agent without a library
+    reuse: Share = 0.5                  # share of later tasks that use what the library holds (else: written anew)
+    update: Share = 0.1                 # share of tasks whose first block fails and is mended
+    parallel: Positive = 2              # engine steps at once
 
 
 class SFTConfig(RunConfig):
-    """02_sft: first pairs, then whole traces."""
+    """02_sft: pairs, then whole plain episodes (Base), then episodes with a skill library (SFT)."""
 
     section: ClassVar[str] = "sft"
-    pair_steps: Count = 600
-    trace_steps: Positive = 400
-    batch_size: Positive = 16
-    learning_rate: Rate = 1e-3
-    warmup: typing.Annotated[float, Field(ge=0, lt=1)] = 0.05
-    grad_clip: Rate = 1.0
-    max_context: Positive = 2048
+    vocabulary: typing.Annotated[int, Field(ge=300)] = 1024
+    width: Positive = 256
+    layers: Positive = 4
+    heads: Positive = 4
+    pair_steps: Count = 700
+    base_steps: Positive = 300
+    sft_steps: Positive = 700
+    pair_share: Share = 0.4             # pairs that stay in every later batch
+    batch_size: Positive = 32
+    learning_rate: Rate = 2e-3
+    sft_learning_rate: Rate = 1e-3
 
 
 class AgentConfig(RunConfig):
     """Limits of an episode, shared by training and evaluation."""
 
-    max_turns: Positive = 6
+    max_turns: Positive = 5
     max_tokens_per_turn: Positive = 320
-    max_context: Positive = 2048
+    max_context: Positive = 1600
     temperature: typing.Annotated[float, Field(ge=0)] = 1.0
-    parallel: Positive = 32
+    step_seconds: Rate = 5.0            # limit of one block of agent code
+    parallel: Positive = 2              # engine steps at once
 
 
 class TrainConfig(AgentConfig):
@@ -151,14 +161,20 @@ class TrainConfig(AgentConfig):
     method: Literal["sage", "sft_grpo"]
     credit: Literal["skill_integrated", "outcome", "chain"] = "skill_integrated"
     skills: bool = True
-    chain_length: Positive = 2
-    strict_use: bool = False        # a use counts only when its result matters
+    chain_length: typing.Annotated[int, Field(ge=1, le=3)] = 2
     group_size: typing.Annotated[int, Field(ge=2)] = 8
-    chains_per_step: Positive = 4
+    episodes_per_step: Positive = 64    # = chains * chain_length * group_size; equal for all methods
     steps: Positive = 40
     learning_rate: Rate = 1e-4
     clip_eps: typing.Annotated[float, Field(gt=0, lt=1)] = 0.2
     grad_clip: Rate = 1.0
+    weight_decay: typing.Annotated[float, Field(ge=0)] = 0.0
+    micro_batches: Positive = 2
+    save_steps: Positive = 10
+
+    @property
+    def chains_per_step(self) -> int:
+        return self.episodes_per_step // (self.chain_length * self.group_size)
 
     @classmethod
     def from_parameters(cls, profile: str, **overrides: Any) -> Self:
@@ -174,6 +190,13 @@ class TrainConfig(AgentConfig):
             raise ValueError("credit 'skill_integrated' rewards skills, but skills = False; use credit = 'outcome'")
         if self.temperature == 0:
             raise ValueError("temperature 0 samples the same rollout every time; training needs > 0")
+        per_chain = self.chain_length * self.group_size
+        if self.episodes_per_step % per_chain:
+            raise ValueError(f"episodes_per_step = {self.episodes_per_step} is not a multiple of "
+                             f"chain_length * group_size = {per_chain}")
+        if self.episodes_per_step % self.micro_batches:
+            raise ValueError(f"micro_batches = {self.micro_batches} does not divide "
+                             f"episodes_per_step = {self.episodes_per_step}")
         return self
 
 
@@ -183,7 +206,9 @@ class EvalConfig(AgentConfig):
     section: ClassVar[str] = "evaluate"
     method: Literal["base", "sft", "sft_grpo", "sage"]
     splits: list[Literal["dev", "test_normal", "test_challenge"]] = ["test_normal", "test_challenge"]
-    skills: bool | None = None      # None: as the method was trained
-    tasks: Positive | None = None   # first n of each split; None: all
-    samples: Positive = 1           # episodes per task
-    temperature: typing.Annotated[float, Field(ge=0)] = 0.0
+    skills: bool | None = None          # None: as the method was trained (base and sft_grpo without, sft and sage with)
+    scenarios: Positive | None = None   # first n of each split; None: all
+
+    @property
+    def with_skills(self) -> bool:
+        return self.skills if self.skills is not None else self.method in ("sft", "sage")

@@ -16,22 +16,24 @@ PROFILE_WORLD: dict[str, str] = {"smoke": "smoke", "laptop": "mini", "gpu": "min
 
 PROFILES: dict[str, dict[str, dict]] = {
     "smoke": {
-        "collect": {"demos": 8, "pairs": 200},
-        "sft": {"pair_steps": 5, "trace_steps": 5, "batch_size": 8},
-        "train": {"steps": 2, "chains_per_step": 1, "group_size": 2},
-        "evaluate": {"tasks": 3, "samples": 1},
+        "collect": {"scenarios": 12},
+        "sft": {"vocabulary": 600, "width": 64, "layers": 2, "heads": 1, "pair_steps": 10, "base_steps": 10,
+                "sft_steps": 10, "batch_size": 8},
+        "train": {"steps": 2, "episodes_per_step": 8, "group_size": 2, "micro_batches": 1, "max_turns": 2,
+                  "max_tokens_per_turn": 32, "save_steps": 1},
+        "evaluate": {"scenarios": 2, "max_turns": 2, "max_tokens_per_turn": 32},
     },
     "laptop": {"collect": {}, "sft": {}, "train": {}, "evaluate": {}},
     "gpu": {
         "collect": {}, "sft": {},
-        "train": {"steps": 60, "chains_per_step": 8, "group_size": 8, "learning_rate": 1e-6,
-                  "max_turns": 20, "max_tokens_per_turn": 1024, "max_context": 16384},
-        "evaluate": {"max_turns": 20, "max_tokens_per_turn": 1024, "max_context": 16384},
+        "train": {"steps": 100, "episodes_per_step": 128, "micro_batches": 32, "learning_rate": 1e-6, "max_turns": 40,
+                  "max_tokens_per_turn": 1500, "max_context": 28048},
+        "evaluate": {"max_turns": 40, "max_tokens_per_turn": 1500, "max_context": 28048},
     },
     "paper": {
         "collect": {}, "sft": {},
-        "train": {"steps": 160, "chains_per_step": 16, "group_size": 8, "learning_rate": 1e-6,
-                  "max_turns": 30, "max_tokens_per_turn": 1500, "max_context": 32768},
-        "evaluate": {"max_turns": 30, "max_tokens_per_turn": 1500, "max_context": 32768},
+        "train": {"steps": 100, "episodes_per_step": 384, "micro_batches": 96, "learning_rate": 1e-6, "max_turns": 40,
+                  "max_tokens_per_turn": 1500, "max_context": 28048},
+        "evaluate": {"max_turns": 40, "max_tokens_per_turn": 1500, "max_context": 28048},
     },
 }

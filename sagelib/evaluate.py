@@ -1,0 +1,61 @@
+"""Evaluation as in the paper: the three tasks of a scenario in order, one library growing through them, policy frozen.
+
+TGC: share of tasks whose unit tests all pass. SGC: share of scenarios whose three tasks all pass. Steps: blocks per
+task. Tokens: sampled tokens per task. A task that the engine failed to score is left out and counted, never a zero.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pandas as pd
+
+from sagelib.policy import Policy
+from sagelib.prompts import ChatFormat
+from sagelib.rollout import RolloutSettings, World, rollout
+from sagelib.types import Chain, ChainRun, Episode
+
+COLUMNS = ["scenario_id", "family", "task_id", "position", "scored", "success", "fraction", "stop", "steps", "tokens",
+           "skills_shown", "skills_called", "skills_made", "replies_with_error"]
+
+
+def evaluate(policy: Policy, world: World, format: ChatFormat, chains: Sequence[Chain], families: dict[str, str],
+             settings: RolloutSettings, *, seed: int, batch: int = 20,
+             progress: Callable[[int, int], None] = lambda done, total: None) -> tuple[pd.DataFrame, list[ChainRun]]:
+    """Play each scenario once. Returns one row per task (`COLUMNS`) and the runs, in the order of ``chains``.
+
+    The result depends on ``seed`` and ``batch`` (sampling shares one random stream per batch), not on timing.
+    """
+    runs: list[ChainRun] = []
+    for start in range(0, len(chains), batch):
+        part = chains[start:start + batch]
+        runs += rollout(part, 1, policy, world, format, settings, seed=seed * 1_000_003 + start * 101)
+        progress(len(runs), len(chains))
+    rows = [episode_row(e, families[e.scenario_id]) for run in runs for e in run.episodes]
+    return pd.DataFrame(rows, columns=COLUMNS), runs
+
+
+def episode_row(episode: Episode, family: str) -> dict:
+    return {
+        "scenario_id": episode.scenario_id, "family": family, "task_id": episode.task_id, "position": episode.position,
+        "scored": episode.scored, "success": episode.success, "fraction": episode.fraction, "stop": str(episode.stop),
+        "steps": episode.steps, "tokens": episode.segment.generated, "skills_shown": len(episode.skills_shown),
+        "skills_called": len(episode.skills_called), "skills_made": len(episode.skills_made),
+        "replies_with_error": sum(t.error is not None for t in episode.turns)}
+
+
+def summarise(rows: pd.DataFrame) -> dict[str, float | int | None]:
+    """The table's columns for one method, seed and split; scores in percent. Raises when nothing was scored."""
+    scored = rows[rows["scored"]]
+    if scored.empty:
+        raise RuntimeError(f"none of {len(rows)} tasks was scored: every episode was an environment failure")
+    whole = scored.groupby("scenario_id").filter(lambda g: len(g) == len(rows[rows["scenario_id"] == g.name]))
+    later = scored[scored["position"] > 0]
+    used = later[later["skills_called"] > 0]
+    return {
+        "tgc": 100 * float(scored["success"].mean()),
+        "sgc": 100 * float(whole.groupby("scenario_id")["success"].all().mean()) if len(whole) else None,
+        "steps": float(scored["steps"].mean()), "tokens": float(scored["tokens"].mean()),
+        "skill_use": 100 * len(used) / len(later) if len(later) else None,
+        "success_when_used": 100 * float(used["success"].mean()) if len(used) else None,
+        "n_tasks": int(len(scored)), "n_scenarios": int(whole["scenario_id"].nunique()),
+        "env_failures": int(len(rows) - len(scored))}
