@@ -1,0 +1,188 @@
+"""Opening a task's world once and forking it into episodes; what runs inside an episode's process.
+
+  template process   opens the AppWorld (no ground truth on its root), forks `copies` episodes, exits
+  episode process    one agent's shell; executes code until its socket closes
+
+Only the template's memory is copied, never a file: in-memory SQLite databases survive a fork, and each episode then writes
+below its own directory. Everything here that runs after agent code uses names bound before it (agent code can patch modules).
+"""
+import gc
+import json
+import math
+import os
+import socket
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+
+import sandbox
+from appworld import AppWorld
+from appworld.apps import get_all_apps
+from appworld.apps.model_lib import CachedDBHandler, get_cached_db_engine, get_direct_cached_sqlite3_connection
+from appworld.common.utils import get_name_to_apis, import_apis_module, import_models_module
+from appworld.requester import _get_api_name_to_doc
+
+FAILED = "Execution failed. Traceback:\n"                  # the engine's prefix for every failed execute
+PRIVATE_NAMES = ("requester", "Requester", "ApiCollection")    # through these agent code reaches the admin app
+_dumps, _loads, _send, _clock = json.dumps, json.loads, socket.socket.sendall, time.clock_gettime
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What every episode of this server shares."""
+
+    scratch: str                                           # where episode directories live, as the server sees it
+    contained: bool                                        # the sandbox is in force
+    step_s: float
+    memory_mb: int
+    output_chars: int
+    api_calls: int
+
+
+def warm(directory: str) -> str:
+    """Import everything and play one throw-away episode, so that a forked world opens in about 0.1 s. Returns its task id."""
+    for app in get_all_apps():
+        import_apis_module(app)
+        import_models_module(app)
+        get_name_to_apis(app, ignore_private_apis=True)
+        _get_api_name_to_doc(app, include_private_apis=True)
+    tasks = os.path.join(os.environ["APPWORLD_ROOT"], "data", "tasks")
+    task_id = min(os.listdir(tasks))
+    world = AppWorld(task_id=task_id, experiment_name=directory, load_ground_truth=False)
+    world.execute("print(apis.supervisor.show_profile())")
+    world.task_completed()
+    world.close()
+    AppWorld.close_all()
+    CachedDBHandler.reset()
+    get_cached_db_engine.cache_clear()                     # no SQLite handle of ours may cross a fork
+    get_direct_cached_sqlite3_connection.cache_clear()
+    del world
+    gc.collect()
+    gc.freeze()                                            # shared pages stay shared
+    _single_threaded()
+    return task_id
+
+
+def _single_threaded() -> None:
+    if len(os.listdir("/proc/self/task")) != 1:
+        raise RuntimeError("the engine left a thread running; a fork would be unsafe")
+
+
+def engine_timeout(step_s: float) -> int | None:
+    """The engine's own time-out, in whole seconds below ours; None when there is no room for one."""
+    return int(math.ceil(step_s) - 1) or None
+
+
+def template(task_id: str, directory: str, episodes: list[tuple[str, socket.socket]], settings: Settings) -> None:
+    """Open the task's world and fork one process for each (episode directory, socket); the caller exits afterwards."""
+    world = AppWorld(task_id=task_id, experiment_name=directory, load_ground_truth=False,
+                     max_api_calls_per_interaction=settings.api_calls, timeout_seconds=engine_timeout(settings.step_s))
+    for name in PRIVATE_NAMES:
+        world.shell.user_ns.pop(name, None)
+    world.requester.client.__exit__(None, None, None)      # ends the thread that serves the APIs: only one may live at a fork
+    gc.collect()
+    gc.freeze()
+    _single_threaded()
+    for own, channel in episodes:
+        middle = os.fork()                                 # unshare acts on the next fork: one process in between
+        if middle == 0:
+            try:
+                if settings.contained:
+                    sandbox.new_process_tree()
+                pid = os.fork()
+                if pid:
+                    channel.sendall(_dumps({"pid": pid}).encode() + b"\n")
+                else:
+                    for _, other in episodes:
+                        if other is not channel:
+                            other.close()
+                    _episode(world, own, channel, settings)
+            finally:
+                os._exit(0)
+        os.waitpid(middle, 0)
+
+
+def _episode(world: AppWorld, own: str, channel: socket.socket, settings: Settings) -> None:
+    """Serve one episode until its socket closes; a failure is reported once, then the process ends."""
+    try:
+        os.setsid()
+        os.mkdir(own)
+        if settings.contained:
+            sandbox.lock_episode(settings.scratch, own)
+            own = settings.scratch
+        world.requester.client.__enter__()
+        _move(world, own)
+        sandbox.limit(settings.memory_mb, file_mb=64)
+        _reply(channel, {"ready": True})
+        for number, line in enumerate(channel.makefile("rb")):
+            if number == 0:
+                sandbox.die_with_parent()                  # only now has the template gone and the server adopted us
+            _reply(channel, _execute(world, _loads(line)["code"], settings))
+    except BaseException:
+        _reply(channel, {"failed": traceback.format_exc()[-2000:]})
+
+
+def _move(world: AppWorld, directory: str) -> None:
+    """Point a forked world at its own output directory and save its start state there, as the engine does at its opening.
+
+    The engine fixes these paths when it opens a world; every later write uses one of them.
+    """
+    task_directory = os.path.join(directory, "tasks", world.task_id)
+    world.experiment_name = world.base_output_directory = directory
+    world.output_directory = task_directory
+    world.output_db_home_path_on_disk = os.path.join(task_directory, "dbs")
+    for name in ("logs", "misc", "version", "checkpoints"):
+        setattr(world, f"output_{name}_directory", os.path.join(task_directory, name))
+        os.makedirs(os.path.join(task_directory, name))
+    world.output_checkpoints_directory = task_directory    # so that the public save_state writes where the judge looks
+    world.save_state("dbs")
+
+
+def _execute(world: AppWorld, code: str, settings: Settings) -> dict:
+    """Run code as the engine does; the fields of a step's result. Raises when the engine itself no longer works."""
+    began = _clock(time.CLOCK_MONOTONIC)
+    try:
+        output = world.execute(code)
+    except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:     # the engine lets these through, half-way
+        world.safety_guard.disable()
+        world.save_state("dbs")
+        output = f"{FAILED}{type(error).__name__}: {error}"
+    seconds = _clock(time.CLOCK_MONOTONIC) - began
+    status, error = "ok", None
+    if output.startswith(FAILED):
+        status, error = "error", last_line(output)
+        if world.timeout_seconds and seconds > world.timeout_seconds - 0.1 and "timed out after" in error:
+            status = "timeout"
+    text, truncated = cut(output, settings.output_chars)
+    return dict(output=text, error=error, status=status, truncated=truncated, done=bool(world.task_completed()))
+
+
+def last_line(output: str) -> str:
+    """The end of a failed execute's output that names the error; with the API's message when it is an HTTP error."""
+    lines = [line.strip() for line in output.strip().splitlines() if line.strip()]
+    if len(lines) > 2 and lines[1] == "Syntax error in line:":
+        return f"SyntaxError: {lines[-1].removeprefix('Message: ')}"
+    if len(lines) > 2 and lines[-1].startswith("{"):
+        return " ".join(lines[-2:])[:500]
+    return lines[-1][:500]
+
+
+def cut(text: str, limit: int) -> tuple[str, bool]:
+    """Text of at most about `limit` characters: head (2/3) and tail (1/3) kept, and a line that says how many are missing."""
+    if len(text) <= limit:
+        return text, False
+    head, tail = limit * 2 // 3, limit - limit * 2 // 3
+    return f"{text[:head]}\n... [{len(text) - limit} characters cut] ...\n{text[len(text) - tail:]}", True
+
+
+def _reply(channel: socket.socket, message: dict) -> None:
+    _send(channel, _dumps(message).encode() + b"\n")
+
+
+def silence() -> None:
+    """Standard input, output and error of the calling process go nowhere (agent code could fill the log)."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)

@@ -1,0 +1,123 @@
+"""The judge: evaluates saved end states against the ground truth. It never runs agent code and talks to the client directly,
+so that nothing it knows ever passes through the memory of a process from which agents are forked.
+
+What it trusts: the agent's process writes its own end state (dbs/*.jsonl), so hostile code can write any state it likes. It can
+therefore skip an API's rules, but it cannot see the tests or the answer, the start state comes from the judge's own files, and
+a state that is missing, oversized, not a plain file or not JSON is a failed task, never a fault of ours.
+"""
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import stat
+import time
+import traceback
+
+from appworld.apps.model_lib import CachedDBHandler, get_db_home_path
+from appworld.common.path_store import path_store
+from appworld.evaluator import evaluate_task
+
+STATE_BYTES = 64 << 20                                     # an end state of the mini-world is below 1 MB
+JOB_SECONDS = 20.0
+
+
+def _state_fault(directory: str, start: str) -> str | None:
+    """Why the saved state cannot be evaluated, or None. It must have the same files as the task's start state."""
+    for name in [*sorted(name for name in os.listdir(start) if name.endswith(".jsonl")), "model_hashes.json"]:
+        path = os.path.join(directory, name)
+        try:
+            status = os.lstat(path)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > STATE_BYTES:
+                return f"{name} is not a plain file of a sane size"
+            with open(path) as file:
+                for text in file if name.endswith(".jsonl") else [file.read()]:
+                    json.loads(text)
+        except (OSError, ValueError) as error:
+            return f"{name}: {error}"
+    return None
+
+
+def evaluate(task_id: str, directory: str) -> dict:
+    """Outcome of one saved episode: passed, total, success, failures (requirement texts), status."""
+    start = os.path.join(path_store.data, "tasks", task_id)
+    fault = _state_fault(os.path.join(directory, "tasks", task_id, "dbs"), os.path.join(start, "dbs"))
+    if fault:
+        with open(os.path.join(start, "ground_truth", "test_data.json")) as file:
+            total = len(json.load(file))
+        return dict(passed=0, total=total, success=False, failures=[f"no usable end state: {fault}"], status="judged")
+    try:
+        report = evaluate_task(task_id=task_id, experiment_name=directory, suppress_errors=True, save_report=False)
+        return dict(passed=report.pass_count, total=report.num_tests, success=report.success,
+                    failures=[failure["requirement"] for failure in report.failures], status="judged")
+    except Exception:
+        traceback.print_exc()                              # to the server's log
+        return _fault("the evaluation raised an error, see the engine log")
+    finally:
+        CachedDBHandler.reset()
+
+
+def _fault(reason: str) -> dict:
+    return dict(passed=0, total=0, success=False, failures=[reason], status="env_failure")
+
+
+def _work(jobs: list[tuple[str, str]]) -> tuple[int, int]:
+    """Start one forked child that evaluates jobs in order; its process id and the pipe its results come through."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(read)
+            resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+            for job in jobs:
+                os.write(write, json.dumps(evaluate(*job)).encode() + b"\n")
+        finally:
+            os._exit(0)
+    os.close(write)
+    return pid, read
+
+
+def _collect(pid: int, read: int) -> list[dict]:
+    """Results of a child of `_work`, which is gone afterwards; fewer than its jobs when it died, or took JOB_SECONDS, on one."""
+    data = b""
+    while select.select([read], [], [], JOB_SECONDS)[0]:
+        chunk = os.read(read, 1 << 16)
+        if not chunk:
+            break
+        data += chunk
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    os.close(read)
+    return [json.loads(line) for line in data.splitlines(keepends=True) if line.endswith(b"\n")]
+
+
+def judge_batch(jobs: list[tuple[str, str]], parallel: int) -> list[dict]:
+    """Outcomes in the order of `jobs`, by forked children (an engine process grows by about 1 MB per evaluation).
+
+    A state that kills or hangs the judge's child costs only itself: the jobs left over are tried again, one child each.
+    """
+    shares = [jobs[start::parallel] for start in range(min(parallel, len(jobs)))]
+    outcomes: list[dict | None] = [None] * len(jobs)
+    for start, child in enumerate([_work(share) for share in shares]):
+        for position, outcome in enumerate(_collect(*child)):
+            outcomes[start + position * parallel] = outcome
+    for index, job in enumerate(jobs):
+        if outcomes[index] is None:
+            outcomes[index] = (_collect(*_work([job])) or [_fault("the judge's process died or hung on this state")])[0]
+    return outcomes
+
+
+def serve(channel: socket.socket, root: str, parallel: int, warm: tuple[str, str]) -> None:
+    """Answer {"id", "jobs": [[task_id, directory], ...]} with {"id", "outcomes"} until the client closes the channel."""
+    path_store.update_root(root)
+    get_db_home_path.cache_clear()                         # it keeps absolute paths, of the agent's root until now
+    evaluate(*warm)                                        # first use imports; paid once, before any fork
+    with channel.makefile("rwb") as stream:
+        for line in stream:
+            request = json.loads(line)
+            began = time.clock_gettime(time.CLOCK_MONOTONIC)
+            outcomes = judge_batch([tuple(job) for job in request["jobs"]], parallel)
+            seconds = time.clock_gettime(time.CLOCK_MONOTONIC) - began
+            stream.write(json.dumps(dict(id=request["id"], outcomes=outcomes, seconds=seconds)).encode() + b"\n")
+            stream.flush()

@@ -1,0 +1,69 @@
+"""The engine's fork server: one process per episode, a task's world opened once per group, limits enforced from outside.
+
+Started by sagelib/appworld.py with the AppWorld environment's interpreter; the wire format is one JSON object per line:
+  control socket   {"id","op":"open","task_id","episodes":[ints]}  -> {"id","ok":bool,"reason"}
+                   {"id","op":"step","episode","code"}             -> {"id","output","error","done","status","truncated","seconds"}
+                   {"id","op":"close","episodes":[ints]}           -> {"id"}
+                   {"id","op":"stats"}                             -> {"id","processes","pss_mb","contained",...}
+  judge socket     see judge.py
+Replies come in any order. The server ends, and with it every other process, when the control socket closes.
+
+Process tree: server (forkserver.py; never runs agent code, never sees ground truth) -> judge -> its workers
+                                                                                 -> template (per open, exits) -> episodes
+A step over its limit is killed with its whole process tree. At most `parallel` opens and steps run at once; the others wait
+in a queue, so that a step's clock is not eaten by its neighbours.
+"""
+import json
+import os
+import shutil
+import socket
+import sys
+import tempfile
+
+import sandbox
+
+
+def main() -> None:
+    """Prepare scratch and sandbox, warm the engine, start the judge, serve."""
+    config = json.loads(sys.argv[1])
+    control, channel = (socket.socket(fileno=config[name]) for name in ("control_fd", "judge_fd"))
+    reason = sandbox.possible() if config["sandbox"] else "switched off by the caller"
+    scratch = sandbox.enter_outer(config["scratch_mb"]) if reason is None else tempfile.mkdtemp(
+        prefix="sagelib-engine-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+    if reason is not None:
+        print(f"WARNING: agent code is NOT CONTAINED on this machine ({reason}): it can read the ground truth, the home "
+              "directory and the network. Do not trust scores of agents that might look for it.", file=sys.stderr, flush=True)
+    os.environ["IPYTHONDIR"] = os.environ["HOME"] = os.environ["TMPDIR"] = scratch
+    import episode                                         # only now: namespaces want a process that never had threads
+    import forkserver
+    import judge
+    settings = episode.Settings(scratch, reason is None, **config["limits"])
+    warm_directory = os.path.join(scratch, "warm")
+    task_id = episode.warm(warm_directory)
+    sandbox.prctl(sandbox.PR_SET_CHILD_SUBREAPER, 1)
+    judge_pid = os.fork()
+    if judge_pid == 0:
+        try:
+            sandbox.die_with_parent()
+            control.close()
+            judge.serve(channel, config["judge_root"], config["parallel"], (task_id, warm_directory))
+        finally:
+            os._exit(0)
+    channel.close()
+    if settings.contained:
+        sandbox.hide(config["hide"])
+    control.sendall(json.dumps(dict(id=0, scratch=scratch, contained=settings.contained, reason=reason, pid=os.getpid(),
+                                    judge_pid=judge_pid)).encode() + b"\n")
+    server = forkserver.Server(control, settings, config["parallel"], reason)
+    try:
+        server.run()
+    finally:
+        for member in list(server.episodes.values()):
+            server.kill(member)
+        if not settings.contained:                         # the sandbox's scratch is gone with its last process
+            shutil.rmtree(scratch, ignore_errors=True)
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
