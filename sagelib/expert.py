@@ -19,7 +19,7 @@ from sagelib.policy import ScriptedPolicy, ScriptedSession
 from sagelib.rollout import RolloutSettings, World, rollout
 from sagelib.types import Chain, ChainRun
 
-LATER_MODES = ("skills", "rewrite")
+FIX = "That failed. I write it again with the token."
 
 
 def load_expert(world_dir: Path, task_id: str) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def expert_replies(expert: dict[str, Any], have: set[str], mode: str) -> list[tu
     wrong = broken(main["source"]) if mode == "update" else None
     if wrong:
         block(thoughts["main"], [*expert["helpers"], {**main, "source": wrong}], expert["main"]["call"], trained=False)
-    block(thoughts["fix"] if wrong else thoughts["main"], [*expert["helpers"], main], expert["main"]["call"])
+    block(FIX if wrong else thoughts["main"], [*expert["helpers"], main], expert["main"]["call"])
     answer = expert["answer"]
     finish = "apis.supervisor.complete_task()" if answer is None else f"apis.supervisor.complete_task(answer={answer!r})"
     replies.append((prompts.reply(thoughts["done"], finish), True))

@@ -2,10 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 SPECIAL = ["<|pad|>", "<|im_start|>", "<|im_end|>"]
 CHATML = ("{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
@@ -40,3 +42,18 @@ def make_model(tokenizer: PreTrainedTokenizerFast, *, width: int = 192, layers: 
         num_key_value_heads=1, intermediate_size=4 * width, max_position_embeddings=context, tie_word_embeddings=True,
         pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id, bos_token_id=None)
     return Qwen2ForCausalLM(config)
+
+
+def save_policy(directory: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Path:
+    """Weights and tokenizer in one directory that `load_policy` (and transformers) read."""
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return Path(directory)
+
+
+def load_policy(directory: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model in float32, in evaluation mode, and its tokenizer. FileNotFoundError when there is none."""
+    if not (Path(directory) / "config.json").is_file():
+        raise FileNotFoundError(f"no policy in {directory}: run notebook 02_sft (or 03_train) first")
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    return model.eval(), AutoTokenizer.from_pretrained(directory)

@@ -1,0 +1,169 @@
+"""What ./workbench does once the environments are there: reproduce, test, runs, lab.
+
+GRAPH is the table of notebooks. To add one: put notebooks/NAME.ipynb beside the others (one parameters cell with
+`profile`, and `seed` if it has one; the last cell calls run.finish) and add its line here, after what it needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from sagelib import runs
+from sagelib.graph import Scheduler, Step, expand, minutes, only
+from sagelib.profiles import PROFILES
+from sagelib.runs import ROOT, RunError
+
+GRAPH = (
+    Step("01_collect", per_seed=False, minutes=30),
+    Step("02_sft", needs=("01_collect",), minutes=60),
+    Step("03_train", needs=("01_collect", "02_sft"), variants=({"method": "sft_grpo"}, {"method": "sage"}),
+         minutes=120),
+    Step("04_evaluate", needs=("02_sft", "03_train"), minutes=60,
+         variants=({"method": "base"}, {"method": "sft"}, {"method": "sft_grpo"}, {"method": "sage"})),
+    Step("90_figures", needs=("02_sft", "03_train", "04_evaluate"), per_seed=False, minutes=20),
+    Step("00_tour", needs=("02_sft",), per_seed=False, minutes=20),
+)
+
+
+def parse_seeds(text: str) -> list[int]:
+    """[0, 1, 2] for "0,1,2" and for "0..2"."""
+    span = re.fullmatch(r"(\d+)\.\.(\d+)", text)
+    if span:
+        return list(range(int(span[1]), int(span[2]) + 1))
+    if not re.fullmatch(r"\d+(,\d+)*", text):
+        raise argparse.ArgumentTypeError(f"{text!r}: seeds are written 0 or 0,1,2 or 0..2")
+    return sorted({int(part) for part in text.split(",")})
+
+
+def reproduce(profile: str = "laptop", seeds: Sequence[int] = (0,), notebook: str | None = None,
+              jobs: int | None = None, force: bool = False) -> tuple[bool, Scheduler]:
+    """Runs what is not done yet; (all done, the scheduler with its records). `force`: again even if done.
+
+    With `notebook` only that one and what it needs; `force` then concerns that one only.
+    """
+    nodes = expand(GRAPH, profile, seeds)
+    chosen = set(range(len(nodes))) if notebook is None else only(nodes, notebook)
+    forced = {i for i in chosen if notebook in (None, nodes[i].notebook)} if force else set()
+    scheduler = Scheduler(nodes, chosen, jobs or min(4, os.cpu_count() or 1), forced)
+    return scheduler.run(), scheduler
+
+
+def command_reproduce(options: argparse.Namespace) -> int:
+    """Exit code 0 when all is done, 1 when something is not, 130 when stopped."""
+    try:
+        good, scheduler = reproduce(options.profile, options.seeds, options.only, options.jobs, options.force)
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+        return 130
+    if not good:
+        print(f"\nNot everything is done:\n{scheduler.summary()}", file=sys.stderr)
+        return 1
+    figures = [r for r in scheduler.records.values() if r["notebook"] == "90_figures"]
+    table = ROOT / "figures" / "table_main.csv"
+    if figures and table.exists() and options.profile != "smoke":
+        print(f"\n{show_table(table)}\n\nFigures and their data: figures/")
+    print("Executed notebooks and records: runs/ (./workbench runs)")
+    return 0
+
+
+def show_table(path: os.PathLike) -> str:
+    """A csv file as aligned text."""
+    with open(path, newline="") as file:
+        rows = list(csv.reader(file))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+
+
+def command_runs(options: argparse.Namespace) -> int:
+    """Lists all recorded runs, oldest first."""
+    rows = [("run", "notebook", "profile", "seed", "status", "started", "took", "")]
+    for r in runs.list_runs():
+        method = str(r["parameters"].get("method", ""))
+        took = minutes(r["seconds"]) if r.get("seconds") else ""
+        rows.append((r["run_id"], f"{r['notebook']} {method}".strip(), r["profile"], str(r["seed"] if r["seed"] is not None
+                     else "-"), r["status"], r["started"], took, (r["reason"] or "")[:80]))
+    if len(rows) == 1:
+        print("no runs yet: ./workbench reproduce")
+        return 0
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    return 0
+
+
+def test_files(fast: bool) -> list[str]:
+    """Test files in the order in which they tell most: units, then the engine, then whole notebooks."""
+    def rank(name: str) -> int:
+        if re.search(r"notebooks?\.py|reproduce", name):
+            return 2
+        return 1 if re.search(r"engine|world|appworld|scenario|generate", name) else 0
+    names = sorted((p.name for p in (ROOT / "tests").glob("test_*.py")), key=lambda name: (rank(name), name))
+    return [f"tests/{name}" for name in names if not fast or rank(name) == 0]
+
+
+def command_test(options: argparse.Namespace) -> int:
+    """Exit code of pytest."""
+    command = [sys.executable, "-m", "pytest", *(["-k", options.k] if options.k else []), *options.pytest,
+               *test_files(options.fast)]
+    return subprocess.call(command, cwd=ROOT)
+
+
+def command_lab(options: argparse.Namespace) -> int:
+    """JupyterLab in notebooks/, reachable from this machine only."""
+    os.chdir(ROOT)
+    kernels = ROOT / ".venvs" / "lab" / "kernels" / "python3"
+    kernels.mkdir(parents=True, exist_ok=True)
+    runs.write_json(kernels / "kernel.json", {
+        "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+        "display_name": "sagelib", "language": "python"})
+    env = os.environ | {"JUPYTER_PATH": str(kernels.parent.parent), "PYTHONPATH": str(ROOT)}
+    os.execve(sys.executable, [sys.executable, "-m", "jupyterlab", "--ServerApp.ip=127.0.0.1",
+                               f"--ServerApp.root_dir={ROOT}", *options.jupyter], env)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(prog="workbench")
+    commands = top.add_subparsers(dest="command", required=True)
+    rep = commands.add_parser("reproduce", help="run all notebooks that are not done yet")
+    rep.add_argument("--profile", choices=sorted(PROFILES), default="laptop")
+    rep.add_argument("--seeds", type=parse_seeds, default=[0], help="0 or 0,1,2 or 0..2")
+    rep.add_argument("--only", metavar="NOTEBOOK", help="this notebook and what it needs")
+    rep.add_argument("--jobs", type=int, help="notebooks at once (default: one per core, at most 4)")
+    rep.add_argument("--force", action="store_true", help="run again what is done")
+    test = commands.add_parser("test", help="run the tests")
+    test.add_argument("-k", metavar="EXPRESSION", help="only tests that match (as pytest's)")
+    test.add_argument("--fast", action="store_true", help="neither the engine nor whole notebooks")
+    test.add_argument("pytest", nargs=argparse.REMAINDER, help="after --: options for pytest")
+    commands.add_parser("runs", help="list the recorded runs")
+    commands.add_parser("lab", help="open JupyterLab").add_argument("jupyter", nargs=argparse.REMAINDER)
+    return top
+
+
+def stop(*_: object) -> None:
+    """SIGTERM ends the command as Ctrl-C does: with everything that it started."""
+    raise KeyboardInterrupt
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code of `./workbench argv`."""
+    options = parser().parse_args(argv)
+    if getattr(options, "pytest", None) and options.pytest[0] == "--":
+        options.pytest = options.pytest[1:]
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        return globals()[f"command_{options.command}"](options)
+    except RunError as error:
+        print(f"workbench: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

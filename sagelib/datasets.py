@@ -1,0 +1,59 @@
+"""Which tasks are played: the world's data sets, and the chains that a training run consumes."""
+from __future__ import annotations
+
+import difflib
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+from sagelib.types import Chain
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def world_dir(world: str) -> Path:
+    """Directory of a generated world; FileNotFoundError with the command that makes it."""
+    path = REPOSITORY / "data" / world
+    if not (path / "datasets.json").is_file():
+        raise FileNotFoundError(f"world {world!r} is not there (no {path / 'datasets.json'}); make it with ./workbench setup")
+    return path
+
+
+def load_dataset(world: str, name: str, scenarios: int | None = None) -> tuple[list[Chain], dict[str, str]]:
+    """All scenarios of a data set as chains of their tasks in order, and scenario id -> family.
+
+    ``scenarios``: only that many, spread evenly over the data set (families are adjacent in it).
+    """
+    datasets = json.loads((world_dir(world) / "datasets.json").read_text())
+    if name not in datasets:
+        near = difflib.get_close_matches(name, datasets, 1)
+        raise KeyError(f"world {world!r} has no data set {name!r}" + (f"; did you mean {near[0]!r}?" if near else f": {sorted(datasets)}"))
+    tasks: dict[str, list[str]] = {}
+    for task_id in datasets[name]["tasks"]:
+        tasks.setdefault(task_id.rsplit("_", 1)[0], []).append(task_id)
+    chains = [Chain(scenario, tuple(ids)) for scenario, ids in tasks.items()]
+    if scenarios is not None and scenarios < len(chains):
+        chains = [chains[i * len(chains) // scenarios] for i in range(scenarios)]
+    return chains, {c.scenario_id: family_of(world, c.task_ids[0]) for c in chains}
+
+
+def family_of(world: str, task_id: str) -> str:
+    path = world_dir(world) / "judge" / "data" / "tasks" / task_id / "ground_truth" / "expert.json"
+    return json.loads(path.read_text())["family"]
+
+
+def load_pairs(world: str) -> list[dict[str, Any]]:
+    """Short instruction -> code pairs, {"app", "kind", "text", "code"}."""
+    return [json.loads(line) for line in (world_dir(world) / "pairs.jsonl").read_text().splitlines()]
+
+
+def training_chains(scenarios: list[Chain], length: int, count: int, seed: int) -> list[Chain]:
+    """``count`` chains of ``length`` tasks: scenarios in shuffled epochs, the tasks of each an ordered random draw."""
+    if length > min(len(c.task_ids) for c in scenarios):
+        raise ValueError(f"chain length {length} exceeds the {min(len(c.task_ids) for c in scenarios)} tasks of a scenario")
+    rng, chains = random.Random(seed), []
+    while len(chains) < count:
+        for scenario in rng.sample(scenarios, len(scenarios)):
+            chains.append(Chain(scenario.scenario_id, tuple(rng.sample(scenario.task_ids, length))))
+    return chains[:count]

@@ -1,0 +1,231 @@
+"""Runs a graph of notebooks: what is done stays, what is ready runs side by side, a failure stops only what needs it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sagelib import runs
+from sagelib.runner import BUSY, Job
+from sagelib.runs import RunError, read_json
+
+
+@dataclass(frozen=True)
+class Step:
+    """A line of the table of notebooks: one node per seed (unless per_seed is False) and per variant.
+
+    It needs all nodes of the notebooks in `needs` whose seed and parameters agree with its own where both have them.
+    """
+
+    notebook: str
+    needs: tuple[str, ...] = ()
+    per_seed: bool = True
+    variants: tuple[dict[str, Any], ...] = ({},)
+    minutes: float = 60.0   # time limit
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Node:
+    """One notebook with its parameters; `needs` are indices of other nodes."""
+
+    name: str
+    notebook: str
+    parameters: dict[str, Any]
+    seed: int | None
+    needs: tuple[int, ...]
+    timeout_s: float
+
+
+def expand(steps: Sequence[Step], profile: str, seeds: Sequence[int]) -> list[Node]:
+    """All nodes of the table, each after what it needs."""
+    nodes: list[Node] = []
+    variants: list[dict[str, Any]] = []
+    for step in steps:
+        known = {n.notebook for n in nodes}
+        if not set(step.needs) <= known:
+            raise RunError(f"{step.notebook} needs {set(step.needs) - known}, which no earlier line of the table makes")
+        first = len(nodes)
+        for seed in seeds if step.per_seed else (None,):
+            for variant in step.variants:
+                needs = tuple(i for i in range(first) if nodes[i].notebook in step.needs
+                              and seed_agrees(nodes[i].seed, seed) and agrees(variants[i], variant))
+                own = {"profile": profile} | ({} if seed is None else {"seed": seed})
+                label = " ".join([step.notebook, *map(str, variant.values()), *([] if seed is None else [f"seed {seed}"])])
+                nodes.append(Node(label, step.notebook, own | step.extra | variant, seed, needs, step.minutes * 60))
+                variants.append(variant)
+    return nodes
+
+
+def seed_agrees(a: int | None, b: int | None) -> bool:
+    """True when the seeds are the same or one side has none."""
+    return a is None or b is None or a == b
+
+
+def agrees(a: dict, b: dict) -> bool:
+    """True when no parameter that both have differs."""
+    return all(b[name] == value for name, value in a.items() if name in b)
+
+
+def only(nodes: Sequence[Node], notebook: str) -> set[int]:
+    """Indices of the nodes of one notebook and of everything they need."""
+    chosen = {i for i, node in enumerate(nodes) if node.notebook == notebook}
+    if not chosen:
+        raise RunError(f"no notebook {notebook!r} in the table; there are: {', '.join(sorted({n.notebook for n in nodes}))}")
+    for i in reversed(range(len(nodes))):
+        if i in chosen:
+            chosen |= set(nodes[i].needs)
+    return chosen
+
+
+def minutes(seconds: float) -> str:
+    """3:05 for 185 seconds, 1:02:03 beyond an hour."""
+    whole = int(seconds)
+    hours = f"{whole // 3600}:" if whole >= 3600 else ""
+    return f"{hours}{whole // 60 % 60:0{2 if hours else 1}d}:{whole % 60:02d}"
+
+
+class Scheduler:
+    """Executes the chosen nodes, `jobs` at a time. After run(): `records` by node index, `blocked` with reasons."""
+
+    def __init__(self, nodes: Sequence[Node], chosen: set[int], jobs: int, forced: set[int] = frozenset()) -> None:
+        self.nodes, self.chosen, self.jobs, self.forced = nodes, chosen, max(1, jobs), forced
+        self.records: dict[int, dict] = {}
+        self.blocked: dict[int, str] = {}
+        self.running: dict[int, Job] = {}
+        self.begun: dict[int, float] = {}
+        self.waiting: dict[int, float] = {}   # run by another process: when to look again
+        self.screen = Screen()
+
+    def run(self) -> bool:
+        """True when every chosen node is done. Whatever happens, no notebook runs afterwards."""
+        try:
+            while len(self.records) + len(self.blocked) < len(self.chosen):
+                self._start_ready()
+                self._collect()
+                self.screen.show([self._line(i) for i in self.running])
+                time.sleep(0.1 if self.running or self.waiting else 0)
+        finally:
+            for job in self.running.values():
+                job.process.terminate()
+            for job in self.running.values():
+                job.stop()
+        return not self.blocked and all(r["status"] == "done" for r in self.records.values())
+
+    def _open(self) -> list[int]:
+        return [i for i in sorted(self.chosen) if i not in self.records and i not in self.blocked
+                and i not in self.running]
+
+    def _start_ready(self) -> None:
+        for i in self._open():
+            node = self.nodes[i]
+            bad = [k for k in node.needs if k in self.blocked or self.records.get(k, {}).get("status", "done") != "done"]
+            if bad:
+                self._block(i, f"needs {self.nodes[bad[0]].name}, which is not done")
+            elif len(self.running) < self.jobs and all(k in self.records for k in node.needs) \
+                    and time.time() >= self.waiting.get(i, 0):
+                self._start(i)
+
+    def _block(self, i: int, reason: str) -> None:
+        self.blocked[i] = reason
+        self.screen.say(f"{self.nodes[i].name}: not run, {reason}")
+
+    def _start(self, i: int) -> None:
+        node = self.nodes[i]
+        threads = max(1, (os.cpu_count() or 1) // self.jobs)
+        try:
+            inputs = [Path(self.records[k]["directory"]) for k in node.needs]
+            job = Job(node.notebook, node.parameters, inputs, node.timeout_s, threads)
+        except RunError as error:
+            return self._block(i, str(error))
+        problem = runs.fault(job.dir)
+        if problem is None and i not in self.forced:
+            self.records[i] = job.record()
+            self.waiting.pop(i, None)
+            return self.screen.say(f"{node.name}: done before ({minutes(self.records[i]['seconds'])}, {job.run_id})")
+        try:
+            job.start()
+        except OSError as error:
+            return self._block(i, f"could not start: {error}")
+        self.running[i], self.begun[i] = job, time.time()
+        if i not in self.waiting:
+            again = f", last time {problem}" if problem and problem != "it was never run" else ""
+            self.screen.say(f"{node.name}: started ({job.run_id}{again})")
+
+    def _collect(self) -> None:
+        for i, job in list(self.running.items()):
+            code = job.poll()
+            if code is None:
+                continue
+            del self.running[i]
+            if code == BUSY:
+                if i not in self.waiting:
+                    self.screen.say(f"{self.nodes[i].name}: another workbench runs it; waiting for that one")
+                self.waiting[i] = time.time() + 2
+                continue
+            self.waiting.pop(i, None)
+            record = self.records[i] = job.record()
+            took = minutes(time.time() - self.begun[i])
+            if record["status"] == "done":
+                self.screen.say(f"{self.nodes[i].name}: done in {took}")
+            else:
+                self.screen.say(f"{self.nodes[i].name}: {record['status'].upper()} after {took}: {record['reason']}")
+
+    def _line(self, i: int) -> str:
+        at = read_json(self.running[i].dir / "progress.json") or {}
+        parts = [self.nodes[i].name]
+        if at.get("total"):
+            parts.append(f"{at['done']}/{at['total']} {at['text']}".strip())
+        parts.append(minutes(time.time() - self.begun[i]))
+        if at.get("left_s") is not None:
+            parts.append(f"about {minutes(at['left_s'])} left")
+        return "   ".join(parts)
+
+    def summary(self) -> str:
+        """What was not done, why, and where its log is; empty when all is done."""
+        lines = []
+        for i in sorted(self.chosen):
+            record = self.records.get(i)
+            if i in self.blocked:
+                lines.append(f"  {self.nodes[i].name}: not run, {self.blocked[i]}")
+            elif record and record["status"] != "done":
+                lines.append(f"  {self.nodes[i].name}: {record['status']}: {record['reason']}\n"
+                             f"      notebook {Path(record['directory'], 'executed.ipynb')}\n"
+                             f"      log      {Path(record['directory'], 'log.txt')}")
+        return "\n".join(lines)
+
+
+class Screen:
+    """Progress on the terminal: lines in place on a tty, else a plain line per notebook every 15 seconds."""
+
+    def __init__(self) -> None:
+        self.tty, self.started = sys.stdout.isatty(), time.time()
+        self.shown, self.last = 0, time.time()
+
+    def _clear(self) -> None:
+        if self.shown:
+            sys.stdout.write(f"\x1b[{self.shown}A\x1b[J")
+            self.shown = 0
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self._clear()
+        print(f"[{minutes(time.time() - self.started)}] {text}", flush=True)
+
+    def show(self, lines: list[str]) -> None:
+        """The state of what runs, when it is time for it again."""
+        if time.time() - self.last < (1 if self.tty else 15) or not lines:
+            return
+        self.last = time.time()
+        self._clear()
+        if self.tty:
+            width = os.get_terminal_size().columns - 1
+            print("\n".join(f"  {line}"[:width] for line in lines), flush=True)
+            self.shown = len(lines)
+        else:
+            print("\n".join(f"[{minutes(time.time() - self.started)}]   {line}" for line in lines), flush=True)
