@@ -110,8 +110,9 @@ def test_files(fast: bool) -> list[str]:
 
 def command_test(options: argparse.Namespace) -> int:
     """Exit code of pytest."""
+    named = any((ROOT / word.split("::")[0]).exists() for word in options.pytest if not word.startswith("-"))
     command = [sys.executable, "-m", "pytest", *(["-k", options.k] if options.k else []), *options.pytest,
-               *test_files(options.fast)]
+               *([] if named else test_files(options.fast))]
     return subprocess.call(command, cwd=ROOT)
 
 

@@ -212,3 +212,19 @@ class EvalConfig(AgentConfig):
     @property
     def with_skills(self) -> bool:
         return self.skills if self.skills is not None else self.method in ("sft", "sage")
+
+
+class FiguresConfig(RunConfig):
+    """90_figures: which seeds the tables and figures hold."""
+
+    section: ClassVar[str] = "figures"
+    seeds: typing.Annotated[list[Seed], Field(min_length=1)] = [0]
+    publish: bool = True                # write to figures/; else to the run's own results
+
+
+class TourConfig(RunConfig):
+    """00_tour: one scenario by hand."""
+
+    section: ClassVar[str] = "tour"
+    scenario: Count = 0
+    dataset: Literal["train", "demos", "dev", "test_normal", "test_challenge"] = "dev"

@@ -36,6 +36,13 @@ def save(figure: plt.Figure, name: str, data: pd.DataFrame, *, directory: Path, 
     return paths
 
 
+def save_table(table: pd.DataFrame, name: str, *, directory: Path, run_ids: Sequence[str], command: str) -> None:
+    """name.csv, and name.json with the command and the runs that made it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    table.to_csv(directory / f"{name}.csv", index=False, float_format="%.6g")
+    (directory / f"{name}.json").write_text(json.dumps({"command": command, "run_ids": sorted(set(run_ids))}, indent=1) + "\n")
+
+
 def main_figure(episodes: pd.DataFrame, split: str) -> tuple[plt.Figure, pd.DataFrame]:
     """Bars with 95% intervals: TGC, SGC, steps, tokens of each method on one split."""
     style()

@@ -122,40 +122,49 @@ class Scheduler:
                 and i not in self.running]
 
     def _start_ready(self) -> None:
+        ready = []
         for i in self._open():
-            node = self.nodes[i]
-            bad = [k for k in node.needs if k in self.blocked or self.records.get(k, {}).get("status", "done") != "done"]
+            needs = self.nodes[i].needs
+            bad = [k for k in needs if k in self.blocked or self.records.get(k, {}).get("status", "done") != "done"]
             if bad:
                 self._block(i, f"needs {self.nodes[bad[0]].name}, which is not done")
-            elif len(self.running) < self.jobs and all(k in self.records for k in node.needs) \
+            elif len(self.running) + len(ready) < self.jobs and all(k in self.records for k in needs) \
                     and time.time() >= self.waiting.get(i, 0):
-                self._start(i)
+                job = self._prepare(i)
+                ready += [(i, job)] if job else []
+        together = len(self.running) + len(ready)
+        for i, job in ready:
+            job.threads = max(1, (os.cpu_count() or 1) // together)
+            self._start(i, job)
 
     def _block(self, i: int, reason: str) -> None:
         self.blocked[i] = reason
         self.screen.say(f"{self.nodes[i].name}: not run, {reason}")
 
-    def _start(self, i: int) -> None:
+    def _prepare(self, i: int) -> Job | None:
+        """The job to start, None when the node is settled without: done before, or it cannot be run."""
         node = self.nodes[i]
-        threads = max(1, (os.cpu_count() or 1) // self.jobs)
         try:
-            inputs = [Path(self.records[k]["directory"]) for k in node.needs]
-            job = Job(node.notebook, node.parameters, inputs, node.timeout_s, threads)
+            job = Job(node.notebook, node.parameters, [Path(self.records[k]["directory"]) for k in node.needs],
+                      node.timeout_s)
         except RunError as error:
             return self._block(i, str(error))
-        problem = runs.fault(job.dir)
-        if problem is None and i not in self.forced:
+        if i not in self.forced and runs.fault(job.dir) is None:
             self.records[i] = job.record()
             self.waiting.pop(i, None)
             return self.screen.say(f"{node.name}: done before ({minutes(self.records[i]['seconds'])}, {job.run_id})")
+        return job
+
+    def _start(self, i: int, job: Job) -> None:
+        problem = runs.fault(job.dir) or "it is forced"
         try:
             job.start()
         except OSError as error:
             return self._block(i, f"could not start: {error}")
         self.running[i], self.begun[i] = job, time.time()
         if i not in self.waiting:
-            again = f", last time {problem}" if problem and problem != "it was never run" else ""
-            self.screen.say(f"{node.name}: started ({job.run_id}{again})")
+            again = "" if problem == "it was never run" else f"; again, as {problem}"
+            self.screen.say(f"{self.nodes[i].name}: started ({job.run_id}{again})")
 
     def _collect(self) -> None:
         for i, job in list(self.running.items()):

@@ -22,6 +22,7 @@ PROFILES: dict[str, dict[str, dict]] = {
         "train": {"steps": 2, "episodes_per_step": 8, "group_size": 2, "micro_batches": 1, "max_turns": 2,
                   "max_tokens_per_turn": 32, "save_steps": 1},
         "evaluate": {"scenarios": 2, "max_turns": 2, "max_tokens_per_turn": 32},
+        "figures": {"publish": False},
     },
     "laptop": {"collect": {}, "sft": {}, "train": {}, "evaluate": {}},
     "gpu": {

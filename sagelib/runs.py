@@ -103,40 +103,48 @@ def notebook_cells(notebook: Path) -> list[dict]:
              "source": "".join(c["source"])} for c in cells]
 
 
-def imported_modules(source: str) -> set[str]:
-    """Names of the sagelib modules that the code imports, anywhere in it."""
-    found = set()
-    for node in ast.walk(ast.parse(source)):
+def imported_names(code: str) -> set[str]:
+    """Every part of every module name that the code imports, anywhere in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("sagelib.")}
-        elif isinstance(node, ast.ImportFrom) and node.module == "sagelib":
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sagelib."):
-            found.add(node.module.split(".")[1])
+            found.update(part for alias in node.names for part in alias.name.split("."))
+        elif isinstance(node, ast.ImportFrom):
+            found.update((node.module or "").split("."), (alias.name for alias in node.names))
     return found
 
 
-def library_sources(code: str) -> list[Path]:
-    """Files of sagelib that the code reaches through imports, so that editing another one makes no run stale."""
-    package, todo, seen = Path(__file__).parent, imported_modules(code), {}
+def sources(code: str, directory: Path) -> list[Path]:
+    """Files of the directory that the code reaches through imports: editing another one makes nothing stale."""
+    todo, seen = imported_names(code), {}
     while todo:
-        file = package / f"{todo.pop()}.py"
-        if file.name in seen or not file.exists():
-            continue
-        seen[file.name] = file
-        todo |= imported_modules(file.read_text())
-    files = sorted(seen.values())
-    if "appworld.py" in seen:   # what answers on the other side of its socket
-        files.append(package / "engine" / "server.py")
-    return [file for file in files if file.exists()]
+        file = directory / f"{todo.pop()}.py"
+        if file.name not in seen and file.exists():
+            seen[file.name] = file
+            todo |= imported_names(file.read_text())
+    return sorted(seen.values())
+
+
+def library_sources(code: str) -> list[Path]:
+    """Files of sagelib that a notebook's code depends on, with those at the other end of the engine's socket."""
+    package = Path(__file__).parent
+    files = sources(code, package)
+    if package / "appworld.py" in files:
+        files += sources("import server", package / "engine")
+    return files
+
+
+def code_hash(file: Path) -> str:
+    """sha256 of what the code does: comments and layout do not count."""
+    return hashlib.sha256(ast.unparse(ast.parse(file.read_text())).encode()).hexdigest()
 
 
 def run_id(notebook: Path, parameters: Mapping[str, Any], world: str | None, inputs: Iterable[str]) -> str:
     """Ten hex digits of everything that decides the outcome: notebook, parameters, library, world hash, input runs."""
     cells = notebook_cells(notebook)
     code = "\n".join(c["source"] for c in cells if c["type"] == "code")
-    sources = {file.name: content_hash(file) for file in library_sources(code)}
-    parts = [cells, dict(parameters), sources, world, sorted(inputs)]
+    library = {file.name: code_hash(file) for file in library_sources(code)}
+    parts = [cells, dict(parameters), library, world, sorted(inputs)]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:10]
 
 

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sagelib.profiles import PROFILE_WORLD, WORLDS
+from sagelib.runs import code_hash, sources
 
 ROOT = Path(__file__).resolve().parent.parent
 VENVS = ROOT / ".venvs"
@@ -51,15 +52,8 @@ def say(part: str, text: str) -> None:
 
 
 def digest(*parts: object) -> str:
-    """Hash of JSON values and of files (paths: name and content)."""
-    sha = hashlib.sha256()
-    for part in parts:
-        if isinstance(part, Path):
-            sha.update(part.relative_to(ROOT).as_posix().encode() + b"\0" + part.read_bytes())
-        else:
-            sha.update(json.dumps(part, sort_keys=True).encode())
-        sha.update(b"\0")
-    return sha.hexdigest()
+    """Hash of JSON values."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def pyproject() -> dict:
@@ -260,9 +254,10 @@ def in_parallel(*builders) -> None:
 # ---------------------------------------------------------------- worlds
 
 def world_stamp(name: str) -> str:
-    """What the world is made from: engine scripts (the server only serves it), plan, seed and the engine's version."""
-    sources = sorted(p for p in (ROOT / "sagelib" / "engine").rglob("*.py") if p.name != "server.py")
-    return digest(WORLDS[name], pyproject()["tool"]["workbench"]["appworld"], *sources)
+    """What the world is made from: the generator's code, its plan and seed, and the engine's version."""
+    engine = ROOT / "sagelib" / "engine"
+    files = sources("import world, generate", engine) + sorted((engine / "scenarios").rglob("*.py"))
+    return digest(WORLDS[name], pyproject()["tool"]["workbench"]["appworld"], [code_hash(f) for f in files])
 
 
 def build_world(name: str) -> None:
@@ -310,6 +305,11 @@ def setup(worlds: Sequence[str] = ("mini",), appworld: bool = True) -> None:
             build_world(world)
 
 
+def interrupt(*_: object) -> None:
+    """SIGTERM ends a command as Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
 def launch(argv: list[str]) -> int:
     """Exit code of `./workbench argv`; commands beyond setup continue in .venvs/main and do not return."""
     command, rest = (argv[0], argv[1:]) if argv else ("help", [])
@@ -325,7 +325,7 @@ def launch(argv: list[str]) -> int:
     if command == "setup" and unknown:
         parser.error(f"unknown option {unknown[0]}")
     light = command in ("runs", "lab") or options.fast or "-h" in rest or "--help" in rest
-    signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    signal.signal(signal.SIGTERM, interrupt)
     try:
         setup(() if light else (PROFILE_WORLD[options.profile],), appworld=not light)
     except KeyboardInterrupt:

@@ -75,6 +75,14 @@ class _Log(TrainerCallback):
             self.log(step=state.global_step, loss=float(logs["loss"]), learning_rate=float(logs["learning_rate"]))
 
 
+def reporter(run: Any, stage: str, offset: int, total: int) -> Callable[..., None]:
+    """A ``log`` for `fine_tune`: rows of this stage in the run's metrics, and its progress out of all stages."""
+    def log(step: int, **values: float) -> None:
+        run.log(stage=stage, step=offset + step, **values)
+        run.progress(offset + step, total, f"{stage} loss {values['loss']:.3f}")
+    return log
+
+
 def fine_tune(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, order: Sequence[Example], *, output_dir: Path,
               batch: int, learning_rate: float, seed: int, warmup_steps: int = 50, weight_decay: float = 0.01,
               bf16: bool = True, save_steps: int = 200, log: Callable[..., None] | None = None) -> float:

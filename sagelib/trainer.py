@@ -159,3 +159,27 @@ def make_trainer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, cha
         callbacks=[StepLog(log, steps)] if log else None)
     trainer.remove_callback(PrinterCallback)
     return trainer
+
+
+def train(trainer: ChainGRPOTrainer, run: Any) -> None:
+    """Train to the planned number of steps, from the newest checkpoint if there is one.
+
+    Rows of ``run``'s metrics and episodes that belong to steps after that checkpoint are dropped first.
+    """
+    checkpoints = sorted(Path(trainer.args.output_dir).glob("checkpoint-*"), key=lambda p: int(p.name.split("-")[1]))
+    done = int(checkpoints[-1].name.split("-")[1]) if checkpoints else 0
+    run.rewind(done)
+    _drop_later_steps(run.dir / "episodes.jsonl", done)
+    trainer.train(resume_from_checkpoint=str(checkpoints[-1]) if checkpoints else None)
+    if trainer.state.global_step != trainer.args.max_steps:
+        raise RuntimeError(f"training stopped after {trainer.state.global_step} of {trainer.args.max_steps} steps")
+
+
+def _drop_later_steps(path: Path, step: int) -> None:
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text().splitlines(keepends=True):
+        if line.endswith("\n") and json.loads(line)["step"] <= step:
+            kept.append(line)
+    path.write_text("".join(kept))
