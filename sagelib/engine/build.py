@@ -78,7 +78,7 @@ class Builder:
         self.models = {app: import_models_module(app) for app in self.apps}
         self.seconds: Counter = Counter()
 
-    def build(self, task_id: str, draft: Draft) -> str | None:
+    def build(self, task_id: str, draft: Draft, stamp: str) -> str | None:
         """Write the task; None when it stands, else why it was refused (nothing is left on disk then)."""
         folder = self.root / "data" / "tasks" / task_id
         shutil.rmtree(folder, ignore_errors=True)
@@ -87,10 +87,11 @@ class Builder:
         self._write_files(folder, draft)
         self.seconds["write"] += now() - started
         reason = self._gates(task_id, folder, draft)
+        shutil.rmtree(self.root / "experiments" / "outputs" / "generation" / "tasks" / task_id, ignore_errors=True)
         if reason:
             shutil.rmtree(folder)
             return reason
-        (folder / "ground_truth" / "expert.json").write_text(json.dumps(expert(draft), indent=1))
+        (folder / "ground_truth" / "expert.json").write_text(json.dumps(expert(draft) | {"stamp": stamp}, indent=1))
         return None
 
     def _write_state(self, folder: Path, draft: Draft) -> None:

@@ -204,7 +204,8 @@ class App:
 
 def load_apps() -> dict[str, App]:
     """The scenario files of all apps."""
-    return {name: importlib.import_module(f"scenarios.{name}").APP for name in APPS}
+    here = Path(__file__).parent / "scenarios"
+    return {name: importlib.import_module(f"scenarios.{name}").APP for name in APPS if (here / f"{name}.py").exists()}
 
 
 def load_families() -> list[Family]:

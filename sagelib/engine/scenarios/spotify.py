@@ -1,11 +1,11 @@
-"""Spotify: songs in the library, liked or downloaded; albums."""
+"""Spotify: songs in the library, liked or downloaded."""
 from scenario import Action, App, Filter, Question, Source
 
-SONG = """SELECT s.id, s.title, s.duration, b.title AS album, a.name AS artist,
+SONG = """SELECT s.id, s.title, s.duration, a.name AS artist,
     EXISTS (SELECT 1 FROM song_likes l WHERE l.song_id = s.id AND l.user_id = :me) AS liked,
     EXISTS (SELECT 1 FROM user_downloaded_songs d WHERE d.song_id = s.id AND d.user_id = :me) AS downloaded,
     EXISTS (SELECT 1 FROM user_library_songs y WHERE y.song_id = s.id AND y.user_id = :me) AS saved
-    FROM {table} x JOIN songs s ON s.id = x.song_id JOIN albums b ON b.id = s.album_id
+    FROM {table} x JOIN songs s ON s.id = x.song_id
     JOIN artists a ON a.id = json_extract(s.artist_ids, '$[0]') WHERE x.user_id = :me ORDER BY x.id"""
 SONG_ID = 'song_id=row["song_id"], access_token=token)'
 COUNTER = (("spotify.Song", "updated", "some"),)   # the engine keeps Song.like_count up to date
@@ -22,7 +22,7 @@ APP = App(
     ],
     filters=[
         Filter("by_artist", "by {value}", "artist", 'value in [a["name"] for a in row["artists"]]', "artist", "is"),
-        Filter("on_album", "on the album {value}", "album", 'row["album_title"] == value', "album", "is"),
+        Filter("with_word", "whose title has {value}", "word", 'value in row["title"]', "title", "has"),
         Filter("longer_than", "longer than {value} seconds", "length", 'row["duration"] > value', "duration", "over"),
     ],
     actions=[
@@ -42,17 +42,17 @@ APP = App(
     ],
     families="""
         train  like   library_songs     by_artist    direct
-        train  like   library_songs     on_album     note
-        train  like   downloaded_songs  on_album     direct
+        train  like   library_songs     with_word    note
+        train  like   downloaded_songs  with_word    direct
         train  save   liked_songs       by_artist    text
         train  remove library_songs     by_artist    note
-        train  count  liked_songs       on_album     direct
+        train  count  liked_songs       with_word    direct
         train  total  library_songs     by_artist    direct
         train  count  downloaded_songs  longer_than  note
         train  total  liked_songs       longer_than  direct
-        train  save   downloaded_songs  on_album     direct
-        dev    total  library_songs     on_album     text
+        train  save   downloaded_songs  with_word    direct
+        dev    total  library_songs     with_word    text
         test_normal  like   downloaded_songs  by_artist    note
         test_normal  count  library_songs     by_artist    direct
-        test_normal  save   liked_songs       on_album     direct
+        test_normal  save   liked_songs       with_word    direct
     """)
