@@ -20,6 +20,7 @@ import sandbox
 from appworld import AppWorld
 from appworld.apps import get_all_apps
 from appworld.apps.model_lib import CachedDBHandler, get_cached_db_engine, get_direct_cached_sqlite3_connection
+from appworld.common.safety_guard import ALLOWED_MODULE_NAMES
 from appworld.common.utils import get_name_to_apis, import_apis_module, import_models_module
 from appworld.requester import _get_api_name_to_doc
 
@@ -42,6 +43,7 @@ class Settings:
 
 def warm(directory: str) -> str:
     """Import everything and play one throw-away episode, so that a forked world opens in about 0.1 s. Returns its task id."""
+    ALLOWED_MODULE_NAMES.discard("appworld")               # `from appworld.requester import Requester` reaches the admin app
     for app in get_all_apps():
         import_apis_module(app)
         import_models_module(app)
@@ -65,8 +67,12 @@ def warm(directory: str) -> str:
 
 
 def _single_threaded() -> None:
-    if len(os.listdir("/proc/self/task")) != 1:
-        raise RuntimeError("the engine left a thread running; a fork would be unsafe")
+    """Wait until this process has one thread (the kernel lists a joined one a moment longer); RuntimeError after a second."""
+    for _ in range(200):
+        if len(os.listdir("/proc/self/task")) == 1:
+            return
+        time.sleep(0.005)
+    raise RuntimeError("the engine left a thread running; a fork would be unsafe")
 
 
 def engine_timeout(step_s: float) -> int | None:
@@ -144,7 +150,9 @@ def _execute(world: AppWorld, code: str, settings: Settings) -> dict:
     began = _clock(time.CLOCK_MONOTONIC)
     try:
         output = world.execute(code)
-    except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:     # the engine lets these through, half-way
+    except BaseException as error:                         # the engine lets KeyboardInterrupt and its like through, half-way
+        if isinstance(error, Exception):                   # (not by name: the engine replaces builtins.SystemExit)
+            raise
         world.safety_guard.disable()
         world.save_state("dbs")
         output = f"{FAILED}{type(error).__name__}: {error}"

@@ -207,7 +207,8 @@ class Server:
             return self._lost(member, "died", "the episode's process sent more than its output limit")
         *lines, member.buffer = member.buffer.split(b"\n")
         for line in lines:
-            self._message(member, line)
+            if member.number in self.episodes:
+                self._message(member, line)
 
     def _message(self, member: Episode, line: bytes) -> None:
         """One line from an episode's process, which agent code may have forged: anything odd ends the episode."""
@@ -218,12 +219,15 @@ class Server:
                 return self._lost(member, *self._blame(str(message["failed"])))
             if not member.ready:
                 return self._opened(member, message)
-            job, member.job = member.job, None
-            self._finish(job, dict(output=str(message["output"]), error=message["error"] and str(message["error"]),
-                                   status={"ok": "ok", "error": "error", "timeout": "timeout"}[message["status"]],
-                                   truncated=bool(message["truncated"]), done=bool(message["done"]), alive=True))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            self._lost(member, "died", "the episode's process broke the protocol")
+            reply = dict(output=str(message["output"]), error=message["error"] and str(message["error"]),
+                         status={"ok": "ok", "error": "error", "timeout": "timeout"}[message["status"]],
+                         truncated=bool(message["truncated"]), done=bool(message["done"]), alive=True)
+        except (ValueError, KeyError, TypeError):
+            return self._lost(member, "died", "the episode's process broke the protocol")
+        if member.job is None:
+            return self._lost(member, "died", "the episode's process spoke without being asked")
+        job, member.job = member.job, None
+        self._finish(job, reply)
 
     def _opened(self, member: Episode, message: dict) -> None:
         if "pid" in message:

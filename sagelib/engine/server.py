@@ -19,6 +19,7 @@ import shutil
 import socket
 import sys
 import tempfile
+import traceback
 
 import sandbox
 
@@ -57,6 +58,8 @@ def main() -> None:
     server = forkserver.Server(control, settings, config["parallel"], reason)
     try:
         server.run()
+    except Exception:
+        traceback.print_exc()                              # to the log; the finally below ends the process at once
     finally:
         for member in list(server.episodes.values()):
             server.kill(member)
