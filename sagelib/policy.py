@@ -170,9 +170,9 @@ class ScriptedSession:
         samples = []
         for row in rows:
             text = self.policy.script(row, self.turns[row], self.sequences[row])
-            ids = self.policy.format.encode(text)[: max_new_tokens - 1]
-            ids.append(self.policy.format.end_id)
+            whole = [*self.policy.format.encode(text), self.policy.format.end_id]
+            ids = whole[:max_new_tokens]
             self.turns[row] += 1
             self.sequences[row] += ids
-            samples.append(Sample(ids, [0.0] * len(ids), "stop"))
+            samples.append(Sample(ids, [0.0] * len(ids), "stop" if len(ids) == len(whole) else "length"))
         return samples

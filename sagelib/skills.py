@@ -11,13 +11,15 @@ import re
 
 PROTECTED = frozenset(dir(builtins)) | {"apis", "get_ipython", "In", "Out", "requester"}
 MAX_SKILL_CHARS = 4000
-_BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:\n)?```", re.DOTALL)
+_BLOCK = re.compile(r"```([^\n`]*)\n(.*?)(?:\n)?```", re.DOTALL)
 
 
 def extract_code(text: str) -> str | None:
     """The first fenced Python block of a reply, or None. An unclosed fence is no block (it may be cut off)."""
-    match = _BLOCK.search(text)
-    return match.group(1) if match and match.group(1).strip() else None
+    for language, code in _BLOCK.findall(text):  # every block is matched, so that no closing fence is read as an opening one
+        if language.strip().lower() in ("", "python", "py"):
+            return code if code.strip() else None
+    return None
 
 
 def _parse(code: str) -> ast.Module | None:
@@ -64,6 +66,10 @@ def bound_names(code: str) -> set[str]:
             names.add((node.asname or node.name).split(".")[0])
         elif isinstance(node, ast.arg):
             names.add(node.arg)
+        elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:
+            names.add(node.name)
+        elif isinstance(node, ast.MatchMapping) and node.rest:
+            names.add(node.rest)
     return names
 
 
