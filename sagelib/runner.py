@@ -84,7 +84,8 @@ def check_parameters(notebook: Path, parameters: Mapping[str, Any]) -> dict[str,
     """The parameters, normalised; RunError for a name that the notebook lacks, a secret, or an unfit value."""
     known = declared(notebook)
     for name in parameters:
-        if set(re.split(r"_|(?<=[a-z])(?=[A-Z])", str(name).strip("_"))) & SECRET or str(name).lower() in SECRET:
+        words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", str(name)).lower().split("_")   # hfToken -> hf, token
+        if SECRET.intersection(words):
             raise RunError(f"parameter {name}: looks like a secret, and parameters are stored with the run; "
                            f"use an environment variable")
         if name not in known:
@@ -175,7 +176,7 @@ def execute(notebook: Path | str, parameters: Mapping[str, Any], inputs: Sequenc
             timeout: float | None = None, threads: int | None = None, force: bool = False) -> dict:
     """Runs a notebook (a path, or a name in notebooks/) to its end and returns its record, whatever its status.
 
-    A run that is done and verifies is not run again unless `force`. `timeout` is in seconds, for the whole notebook.
+    A run that is done and verifies is not run again unless `force`. `timeout` is in seconds, for all cells together.
     """
     job = Job(notebook, parameters, inputs, timeout, threads)
     if not force and runs.fault(job.dir) is None:
@@ -225,6 +226,7 @@ class Runner:
         self.verdict: tuple[str, str] | None = None   # decided from outside: timed_out or interrupted
         self.cell, self.cells, self.kernel = 0, 0, None
         self.completed = False                        # the last code cell ran
+        self.source, self.first_cell = "", threading.Event()
 
     def begin(self) -> None:
         """The record says running, and nothing of an earlier attempt can pass for a result of this one."""
@@ -249,6 +251,7 @@ class Runner:
             self.end_early("interrupted", f"stopped by {signal.Signals(sign).name}")
 
         def wait_for_deadline() -> None:
+            self.first_cell.wait()   # starting a kernel has a limit of its own
             time.sleep(self.timeout)
             self.end_early("timed_out", f"longer than {self.timeout:g} s, in {self.where()}")
 
@@ -270,10 +273,9 @@ class Runner:
         source = self.source.strip().splitlines() if self.cell else []
         return f"cell {self.cell} of {self.cells}" + (f" ({source[0][:60]})" if source else "")
 
-    source = ""
-
     def run(self) -> tuple[str, str]:
         """Executes the notebook; (status, reason) of how it ended."""
+        sys.modules.setdefault("rfc3987_syntax", None)   # jsonschema would spend 2 s on a grammar for URLs we lack
         import papermill
         from papermill.exceptions import PapermillExecutionError
         register_engine(self)
@@ -342,6 +344,7 @@ def register_engine(runner: Runner) -> None:
                 if runner.verdict:
                     raise RuntimeError("stopped")
                 runner.cell, runner.source = index + 1, cell.source
+                runner.first_cell.set()
                 start(cell, index, **kwargs)
 
             self.nb_man.cell_start = cell_start

@@ -1,0 +1,176 @@
+"""One list of versions, a launcher that every python can read, and setup failures in one sentence."""
+
+import ast
+import importlib.metadata
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+from sagelib import setup
+from sagelib.runs import ROOT
+from sagelib.setup import Problem, explain
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT, TOOL = PROJECT["project"], PROJECT["tool"]["workbench"]
+
+
+def launcher():
+    """The launcher as a module."""
+    loader = SourceFileLoader("workbench_launcher", str(ROOT / "workbench"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("workbench_launcher", loader))
+    loader.exec_module(module)
+    return module
+
+
+def test_environment_yml_agrees_with_pyproject():
+    conda = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    assert f"python{PROJECT['requires-python']}" in conda
+    pip = next(entry["pip"] for entry in conda if isinstance(entry, dict))
+    assert pip == [*TOOL["first"], f"-e .[{','.join(TOOL['extras'])}]"]
+
+
+def test_installed_packages_fit_pyproject():
+    wanted = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["test"], *TOOL["first"]]
+    for requirement in map(Requirement, wanted):
+        assert requirement.specifier.contains(importlib.metadata.version(requirement.name)), requirement
+
+
+def test_appworld_stays_out_of_the_main_environment():
+    everything = [*PROJECT["dependencies"], *sum(PROJECT["optional-dependencies"].values(), [])]
+    assert not any(Requirement(r).name == "appworld" for r in everything)
+    assert importlib.util.find_spec("appworld") is None
+    assert [Requirement(r).name for r in TOOL["appworld"]] == ["appworld"] and "==" in TOOL["appworld"][0]
+
+
+def test_vllm_is_an_extra_inside_the_range_of_trl():
+    [vllm] = map(Requirement, PROJECT["optional-dependencies"]["vllm"])
+    assert vllm.specifier.contains("0.22.0") and vllm.specifier.contains("0.31.0")
+    assert not vllm.specifier.contains("0.2.0") and not vllm.specifier.contains("0.32.0")
+
+
+def test_library_never_imports_appworld_and_setup_needs_only_the_standard_library():
+    for path in (ROOT / "sagelib").glob("*.py"):
+        assert not re.search(r"(?m)^\s*(import|from) appworld\b", path.read_text()), path.name
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import sagelib.setup"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code, ROOT], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_launcher_is_readable_for_old_pythons_and_says_what_is_needed(monkeypatch, capsys):
+    ast.parse((ROOT / "workbench").read_text(), feature_version=(3, 4))
+    module = launcher()
+    assert [module.supported(v) for v in ((3, 10, 9), (3, 11, 0), (3, 13, 9), (3, 14, 0))] == [False, True, True, False]
+    monkeypatch.setattr(module.sys, "version_info", (3, 9, 1))
+    monkeypatch.setattr(module, "find_python", lambda: None)
+    assert module.main(["test"]) == 2
+    assert "this is python 3.9" in (text := capsys.readouterr().err) and "python 3.11, 3.12 or 3.13 is needed" in text
+
+
+@pytest.mark.parametrize("words,code,text", [
+    ([], 0, "usage: ./workbench"), (["tset"], 2, "no command 'tset'"), (["setup", "--nope"], 2, "unknown option --nope"),
+    (["reproduce", "--profile", "tiny"], 2, "invalid choice: 'tiny'")])
+def test_command_line_errors(tmp_path, words, code, text):
+    done = subprocess.run([ROOT / "workbench", *words], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == code and text in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+LOGS = {
+    "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device": "the disk is full",
+    "The virtual environment was not created successfully because ensurepip is not available.": "no venv module",
+    "WARNING: Retrying ... Temporary failure in name resolution\nERROR: No matching distribution found for torch":
+        "no package index answered",
+    "ERROR: No matching distribution found for torch==2.13.0": "has no fitting version",
+    "WARNING: Location 'x' is ignored: it is neither a file nor a directory.\nweird": "last lines of its log:\n    weird",
+}
+
+
+@pytest.mark.parametrize("log", LOGS)
+def test_setup_failures_are_explained(log):
+    assert LOGS[log] in explain(log)
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """An empty checkout whose environments are shell scripts."""
+    (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
+    monkeypatch.setattr(setup, "ROOT", tmp_path)
+    monkeypatch.setattr(setup, "VENVS", tmp_path / ".venvs")
+    return tmp_path
+
+
+def fake_python(checkout: Path, name: str, script: str) -> None:
+    place = checkout / ".venvs" / name / "bin"
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "python").write_text(f"#!/bin/sh\n{script}\n")
+    (place / "python").chmod(0o755)
+
+
+def test_a_world_is_built_once_and_again_when_its_generator_changes(checkout, monkeypatch):
+    monkeypatch.setitem(setup.NEEDED_GB, "world", 0.0)
+    engine = checkout / "sagelib" / "engine"
+    engine.mkdir(parents=True)
+    (engine / "world.py").write_text("a = 1")
+    (engine / "generate.py").write_text("import scenario")
+    (engine / "scenario.py").write_text("b = 1")
+    fake_python(checkout, "appworld", 'echo "$@" >> "$(dirname "$0")/calls"')
+    calls = checkout / ".venvs" / "appworld" / "bin" / "calls"
+    for text, expected in (("b = 1", 2), ("b = 1  # a comment", 2), ("b = 2", 4)):
+        (engine / "scenario.py").write_text(text)
+        setup.build_world("smoke")
+        assert len(calls.read_text().splitlines()) == expected, text
+    first, second = calls.read_text().splitlines()[:2]
+    assert "world.py" in first and "--seed 7 --profile smoke" in first and "generate.py" in second and "--plan" in second
+
+
+def test_a_failed_world_has_no_stamp_and_says_why(checkout, monkeypatch):
+    monkeypatch.setitem(setup.NEEDED_GB, "world", 0.0)
+    fake_python(checkout, "appworld", 'echo "OSError: [Errno 28] No space left on device"; exit 1')
+    with pytest.raises(Problem, match="the disk is full"):
+        setup.build_world("smoke")
+    assert not (checkout / "data" / "smoke" / "workbench.json").exists()
+
+
+def test_a_small_disk_is_noticed_before_anything_is_downloaded(checkout, monkeypatch):
+    monkeypatch.setitem(setup.NEEDED_GB, "main", 1e9)
+    with pytest.raises(Problem, match="are free on the disk"):
+        setup.build_main()
+    assert not (checkout / ".venvs" / "main").exists()
+
+
+def test_a_dead_link_to_an_environment_is_named(checkout):
+    (checkout / ".venvs").mkdir()
+    (checkout / ".venvs" / "main").symlink_to(checkout / "nowhere")
+    with pytest.raises(Problem, match="Fix: remove the link"):
+        setup.build_main()
+
+
+def test_a_half_built_environment_is_built_again(checkout, monkeypatch):
+    monkeypatch.setitem(setup.NEEDED_GB, "main", 0.0)
+    commands = []
+    monkeypatch.setattr(setup, "run_logged", lambda part, command, *_, **__: (
+        commands.append([str(c) for c in command]), (checkout / ".venvs" / "main").mkdir(exist_ok=True)))
+    (checkout / ".venvs" / "main").mkdir(parents=True)
+    (checkout / ".venvs" / "main" / "half").touch()
+    setup.build_main()
+    assert not (checkout / ".venvs" / "main" / "half").exists()
+    assert [c[-1] for c in commands] == [str(checkout / ".venvs" / "main"), "torch==2.13.0", ".[test]"]
+    setup.build_main()
+    assert len(commands) == 3
+
+
+def test_nothing_committed_names_this_machine():
+    here = [os.fspath(ROOT), "file://" + "/opt"]
+    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.split("\n")
+    for name in filter(None, files):
+        if (ROOT / name).suffix in (".py", ".toml", ".yml", ".md", ".ipynb", "") and (ROOT / name).is_file():
+            assert not any(h in (ROOT / name).read_text(errors="replace") for h in here), name
