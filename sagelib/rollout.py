@@ -158,7 +158,8 @@ def _record_result(episode: Episode, result: Any, library: SkillLibrary, shown: 
         episode.stop = StopReason.completed
     if result.status != "ok" or shown is None:
         return
-    redefined = set(episode.skills_made)
+    # A name bound by an earlier block of this task is no longer the stored skill, even if that block failed afterwards.
+    redefined = set().union(*(skills.bound_names(earlier.code) for earlier in episode.turns[:-1]))
     used = skills.called_skills(turn.code, set(shown) - redefined)
     episode.skills_called = tuple(dict.fromkeys([*episode.skills_called, *sorted(used)]))
     episode.skills_made = tuple(dict.fromkeys([*episode.skills_made, *library.save(turn.code)]))

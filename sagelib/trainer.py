@@ -97,6 +97,13 @@ class ChainGRPOTrainer(GRPOTrainer):
                              batch_size=size // repeats, repeat_count=self.num_iterations * self.args.steps_per_generation,
                              shuffle=False, seed=self.args.seed)
 
+    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+        """Stock, and advantages of equal returns are exactly 0: the float mean of 3 x 5/7 is an ulp off, and Adam would
+        turn that gradient of 1e-8 into a step of full size."""
+        output = super()._generate_and_score_completions(inputs)
+        output["advantages"][output["advantages"].abs() < 1e-6] = 0.0
+        return output
+
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> torch.Tensor:
         return self.chain_length * super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
@@ -127,7 +134,10 @@ def make_trainer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, cha
 
     ``chains`` must hold steps*chains_per_step rows. Strictly on-policy: one optimizer step per rollout, no KL, no std.
     """
-    K = len(chains[0].task_ids)
+    lengths = {len(chain.task_ids) for chain in chains}
+    if len(lengths) != 1:
+        raise ValueError(f"chains of one run must have equal length, got lengths {sorted(lengths)}")
+    K = lengths.pop()
     per_step = chains_per_step * K * copies
     if per_step % micro_batches:
         raise ValueError(f"micro_batches {micro_batches} does not divide the {per_step} sequences of a step")
