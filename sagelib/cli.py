@@ -21,14 +21,13 @@ from sagelib.profiles import PROFILES
 from sagelib.runs import ROOT, RunError
 
 GRAPH = (
+    Step("00_tour", per_seed=False, minutes=20),
     Step("01_collect", per_seed=False, minutes=30),
     Step("02_sft", needs=("01_collect",), minutes=60),
-    Step("03_train", needs=("01_collect", "02_sft"), variants=({"method": "sft_grpo"}, {"method": "sage"}),
-         minutes=120),
+    Step("03_train", needs=("02_sft",), variants=({"method": "sft_grpo"}, {"method": "sage"}), minutes=120),
     Step("04_evaluate", needs=("02_sft", "03_train"), minutes=60,
          variants=({"method": "base"}, {"method": "sft"}, {"method": "sft_grpo"}, {"method": "sage"})),
-    Step("90_figures", needs=("02_sft", "03_train", "04_evaluate"), per_seed=False, minutes=20),
-    Step("00_tour", needs=("02_sft",), per_seed=False, minutes=20),
+    Step("90_figures", needs=("03_train", "04_evaluate"), per_seed=False, all_seeds=True, minutes=20),
 )
 
 
@@ -87,8 +86,9 @@ def command_runs(options: argparse.Namespace) -> int:
     for r in runs.list_runs():
         method = str(r["parameters"].get("method", ""))
         took = minutes(r["seconds"]) if r.get("seconds") else ""
-        rows.append((r["run_id"], f"{r['notebook']} {method}".strip(), r["profile"], str(r["seed"] if r["seed"] is not None
-                     else "-"), r["status"], r["started"], took, (r["reason"] or "")[:80]))
+        seed = "-" if r["seed"] is None else str(r["seed"])
+        rows.append((r["run_id"], f"{r['notebook']} {method}".strip(), r["profile"], seed, r["status"], r["started"],
+                     took, (r["reason"] or "")[:80]))
     if len(rows) == 1:
         print("no runs yet: ./workbench reproduce")
         return 0

@@ -1,4 +1,4 @@
-"""Runs a graph of notebooks: what is done stays, what is ready runs side by side, a failure stops only what needs it."""
+"""Runs a graph of notebooks: what is done stays, what is ready runs together, a failure stops only what needs it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ class Step:
     needs: tuple[str, ...] = ()
     per_seed: bool = True
     variants: tuple[dict[str, Any], ...] = ({},)
-    minutes: float = 60.0   # time limit
-    extra: dict[str, Any] = field(default_factory=dict)
+    minutes: float = 60.0    # time limit on a laptop; none on gpu and paper
+    all_seeds: bool = False  # gets the list of all seeds as its parameter `seeds`
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Node:
     parameters: dict[str, Any]
     seed: int | None
     needs: tuple[int, ...]
-    timeout_s: float
+    timeout_s: float | None
 
 
 def expand(steps: Sequence[Step], profile: str, seeds: Sequence[int]) -> list[Node]:
@@ -56,8 +56,10 @@ def expand(steps: Sequence[Step], profile: str, seeds: Sequence[int]) -> list[No
                 needs = tuple(i for i in range(first) if nodes[i].notebook in step.needs
                               and seed_agrees(nodes[i].seed, seed) and agrees(variants[i], variant))
                 own = {"profile": profile} | ({} if seed is None else {"seed": seed})
-                label = " ".join([step.notebook, *map(str, variant.values()), *([] if seed is None else [f"seed {seed}"])])
-                nodes.append(Node(label, step.notebook, own | step.extra | variant, seed, needs, step.minutes * 60))
+                own |= {"seeds": list(seeds)} if step.all_seeds else {}
+                words = [step.notebook, *map(str, variant.values()), *([] if seed is None else [f"seed {seed}"])]
+                limit = step.minutes * 60 if profile in ("smoke", "laptop") else None
+                nodes.append(Node(" ".join(words), step.notebook, own | variant, seed, needs, limit))
                 variants.append(variant)
     return nodes
 
@@ -76,7 +78,8 @@ def only(nodes: Sequence[Node], notebook: str) -> set[int]:
     """Indices of the nodes of one notebook and of everything they need."""
     chosen = {i for i, node in enumerate(nodes) if node.notebook == notebook}
     if not chosen:
-        raise RunError(f"no notebook {notebook!r} in the table; there are: {', '.join(sorted({n.notebook for n in nodes}))}")
+        names = sorted({node.notebook for node in nodes})
+        raise RunError(f"no notebook {notebook!r} in the table; there are: {', '.join(names)}")
     for i in reversed(range(len(nodes))):
         if i in chosen:
             chosen |= set(nodes[i].needs)

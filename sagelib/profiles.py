@@ -1,4 +1,4 @@
-"""Numbers that depend on the size of the machine, one dict per profile (plain data: setup reads it before pydantic exists).
+"""Numbers that depend on the size of the machine, one dict per profile (plain data: setup reads it, too).
 
 A profile lists what differs from the defaults of the classes in config.py; a notebook's parameter that is not None
 overrides both. WORLDS says how each generated world is made; PROFILE_WORLD which one a profile uses.
@@ -6,7 +6,7 @@ overrides both. WORLDS says how each generated world is made; PROFILE_WORLD whic
 
 # plan: scenario draws per family in each data set (see sagelib/engine/generate.py)
 WORLDS: dict[str, dict] = {
-    "mini": {"seed": 7, "profile": "laptop",
+    "mini": {"seed": 7, "profile": "full",
              "plan": {"train": 8, "demos": 12, "dev": 2, "test_normal": 4, "test_challenge": 4}},
     "smoke": {"seed": 7, "profile": "smoke",
               "plan": {"train": 1, "demos": 1, "dev": 1, "test_normal": 1, "test_challenge": 1}},

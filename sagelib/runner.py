@@ -105,7 +105,8 @@ class Job:
         self.notebook = Path(notebook) if str(notebook).endswith(".ipynb") else ROOT / "notebooks" / f"{notebook}.ipynb"
         self.parameters = check_parameters(self.notebook, parameters)
         effective = declared(self.notebook) | self.parameters
-        profile, seed = effective.get("profile", "laptop"), effective.get("seed")
+        profile = effective.get("profile", "laptop")
+        seed = self.parameters.get("seed")   # None when nobody chose one: such a run serves every seed
         world = runs.world_record(effective.get("world") or PROFILE_WORLD.get(profile, profile))
         self.inputs = [_as_input(path) for path in inputs]
         self.run_id = runs.run_id(self.notebook, self.parameters, world and world["hash"],

@@ -253,38 +253,39 @@ def in_parallel(*builders) -> None:
 
 # ---------------------------------------------------------------- worlds
 
-def world_stamp(name: str) -> str:
-    """What the world is made from: the generator's code, its plan and seed, and the engine's version."""
+def generator_stamp(name: str) -> str:
+    """What decides a world's content but for its size: the generator's code, seed, and the engine's version."""
     engine = ROOT / "sagelib" / "engine"
     files = sources("import world, generate", engine) + sorted((engine / "scenarios").rglob("*.py"))
-    return digest(WORLDS[name], pyproject()["tool"]["workbench"]["appworld"], [code_hash(f) for f in files])
+    settings = {key: value for key, value in WORLDS[name].items() if key != "plan"}
+    return digest(settings, pyproject()["tool"]["workbench"]["appworld"], [code_hash(f) for f in files])
 
 
 def build_world(name: str) -> None:
-    """data/<name> is the verified world of this version of the generator."""
-    place, stamp = ROOT / "data" / name, world_stamp(name)
+    """data/<name> is the verified world of this version of the generator, with the tasks of its plan."""
+    place, generator = ROOT / "data" / name, generator_stamp(name)
+    stamp = digest(generator, WORLDS[name]["plan"])
     if stamped(place, stamp):
         return
     need_disk("world")
-    begun = place / "begun.json"   # same inputs, interrupted: the generator goes on where it stopped
-    if place.exists() and not (begun.exists() and begun.read_text() == stamp):
+    begun = place / "generator.txt"   # same generator, interrupted or another plan: it keeps the tasks that are there
+    if place.exists() and not (begun.exists() and begun.read_text() == generator):
         say(f"world {name}", "made by another version of the generator: making it again")
         shutil.rmtree(place)
     place.mkdir(parents=True, exist_ok=True)
-    begun.write_text(stamp)
+    begun.write_text(generator)
+    (place / "workbench.json").unlink(missing_ok=True)
     plan = place / "plan.json"
     plan.write_text(json.dumps(WORLDS[name]["plan"], indent=1))
     common = ["--out", place, "--seed", WORLDS[name]["seed"]]
-    if WORLDS[name]["profile"] == "smoke":
-        common += ["--profile", "smoke"]
     python, engine = environment_python("appworld"), ROOT / "sagelib" / "engine"
     log = VENVS / f"world-{name}.log"
     say(f"world {name}", "people, accounts and content of the apps")
-    run_logged(f"world {name}", [python, engine / "world.py", *common], log, appworld_env(), show=True)
+    run_logged(f"world {name}", [python, engine / "world.py", *common, "--profile", WORLDS[name]["profile"]], log,
+               appworld_env(), show=True)
     say(f"world {name}", "tasks, each with its checks")
     jobs = ["--plan", plan, "--jobs", os.cpu_count() or 1]
     run_logged(f"world {name}", [python, engine / "generate.py", *common, *jobs], log, appworld_env(), show=True)
-    begun.unlink()
     write_stamp(place, stamp)
     say(f"world {name}", "ready")
 
@@ -314,9 +315,11 @@ def launch(argv: list[str]) -> int:
     """Exit code of `./workbench argv`; commands beyond setup continue in .venvs/main and do not return."""
     command, rest = (argv[0], argv[1:]) if argv else ("help", [])
     if command not in ("setup", "reproduce", "test", "runs", "lab"):
-        known = command in ("help", "-h", "--help")
-        print(USAGE if known else f"workbench: no command {command!r}.\n\n{USAGE}", file=sys.stdout if known else sys.stderr)
-        return 0 if known else 2
+        if command in ("help", "-h", "--help"):
+            print(USAGE)
+            return 0
+        print(f"workbench: no command {command!r}.\n\n{USAGE}", file=sys.stderr)
+        return 2
     parser = argparse.ArgumentParser(prog=f"workbench {command}", add_help=command == "setup")
     parser.add_argument("--profile", default="smoke" if command == "test" else "laptop", choices=sorted(PROFILE_WORLD),
                         help="decides which world is built")

@@ -44,7 +44,8 @@ def test_round_trip_through_json_and_text(values):
     assert str(config).count("\n") >= 6 and "<table>" in config._repr_html_()
 
 
-@given(st.sampled_from(["rate", "steps", "on", "sizes"]), st.text() | st.none() | st.binary() | st.tuples(st.integers()))
+@given(st.sampled_from(["rate", "steps", "on", "sizes"]),
+       st.text() | st.none() | st.binary() | st.tuples(st.integers()))
 def test_wrong_types_are_never_coerced(name, value):
     with pytest.raises(ConfigError, match=f"{name} = "):
         Small(**{name: value})

@@ -1,6 +1,7 @@
 """One list of versions, a launcher that every python can read, and setup failures in one sentence."""
 
 import ast
+import copy
 import importlib.metadata
 import importlib.util
 import os
@@ -61,25 +62,29 @@ def test_library_never_imports_appworld_and_setup_needs_only_the_standard_librar
     for path in (ROOT / "sagelib").glob("*.py"):
         assert not re.search(r"(?m)^\s*(import|from) appworld\b", path.read_text()), path.name
     code = "import sys; sys.path.insert(0, sys.argv[1]); import sagelib.setup"
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", code, ROOT], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-IS", "-c", code, ROOT], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
 def test_launcher_is_readable_for_old_pythons_and_says_what_is_needed(monkeypatch, capsys):
     ast.parse((ROOT / "workbench").read_text(), feature_version=(3, 4))
     module = launcher()
-    assert [module.supported(v) for v in ((3, 10, 9), (3, 11, 0), (3, 13, 9), (3, 14, 0))] == [False, True, True, False]
+    versions = ((3, 10, 9), (3, 11, 0), (3, 13, 9), (3, 14, 0))
+    assert [module.supported(v) for v in versions] == [False, True, True, False]
     monkeypatch.setattr(module.sys, "version_info", (3, 9, 1))
     monkeypatch.setattr(module, "find_python", lambda: None)
     assert module.main(["test"]) == 2
-    assert "this is python 3.9" in (text := capsys.readouterr().err) and "python 3.11, 3.12 or 3.13 is needed" in text
+    text = capsys.readouterr().err
+    assert "this is python 3.9" in text and "python 3.11, 3.12 or 3.13 is needed" in text
 
 
 @pytest.mark.parametrize("words,code,text", [
-    ([], 0, "usage: ./workbench"), (["tset"], 2, "no command 'tset'"), (["setup", "--nope"], 2, "unknown option --nope"),
+    ([], 0, "usage: ./workbench"), (["tset"], 2, "no command 'tset'"),
+    (["setup", "--nope"], 2, "unknown option --nope"),
     (["reproduce", "--profile", "tiny"], 2, "invalid choice: 'tiny'")])
 def test_command_line_errors(tmp_path, words, code, text):
-    done = subprocess.run([ROOT / "workbench", *words], cwd=tmp_path, capture_output=True, text=True)
+    command = [sys.executable, ROOT / "workbench", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == code and text in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
 
@@ -90,7 +95,7 @@ LOGS = {
     "WARNING: Retrying ... Temporary failure in name resolution\nERROR: No matching distribution found for torch":
         "no package index answered",
     "ERROR: No matching distribution found for torch==2.13.0": "has no fitting version",
-    "WARNING: Location 'x' is ignored: it is neither a file nor a directory.\nweird": "last lines of its log:\n    weird",
+    "WARNING: Location 'x' is ignored: it is neither a file nor a directory.\nweird": "of its log:\n    weird",
 }
 
 
@@ -117,6 +122,7 @@ def fake_python(checkout: Path, name: str, script: str) -> None:
 
 def test_a_world_is_built_once_and_again_when_its_generator_changes(checkout, monkeypatch):
     monkeypatch.setitem(setup.NEEDED_GB, "world", 0.0)
+    monkeypatch.setattr(setup, "WORLDS", copy.deepcopy(setup.WORLDS))
     engine = checkout / "sagelib" / "engine"
     engine.mkdir(parents=True)
     (engine / "world.py").write_text("a = 1")
@@ -128,8 +134,13 @@ def test_a_world_is_built_once_and_again_when_its_generator_changes(checkout, mo
         (engine / "scenario.py").write_text(text)
         setup.build_world("smoke")
         assert len(calls.read_text().splitlines()) == expected, text
+    setup.WORLDS["smoke"]["plan"]["train"] += 1
+    (checkout / "data" / "smoke" / "a task").touch()
+    setup.build_world("smoke")
+    assert len(calls.read_text().splitlines()) == 6 and (checkout / "data" / "smoke" / "a task").exists()
     first, second = calls.read_text().splitlines()[:2]
-    assert "world.py" in first and "--seed 7 --profile smoke" in first and "generate.py" in second and "--plan" in second
+    assert "world.py" in first and "--seed 7 --profile smoke" in first
+    assert "generate.py" in second and "--plan" in second
 
 
 def test_a_failed_world_has_no_stamp_and_says_why(checkout, monkeypatch):
