@@ -60,7 +60,7 @@ def group_advantages(returns_G: Sequence[Outcome]) -> list[float]:
     Members that were not scored get 0 and do not move the mean; a group with fewer than two scored members gives 0.
     """
     scored = [r for r in returns_G if r is not None]
-    if len(set(scored)) < 2:  # also for equal returns: their float mean may be off by an ulp (3 x 0.1), their credit must be 0
+    if len(set(scored)) < 2:  # also for equal returns: the float mean of 3 x 0.1 is not 0.1, and their credit must be 0
         return [0.0] * len(returns_G)
     mean = sum(scored) / len(scored)
     return [0.0 if r is None else r - mean for r in returns_G]

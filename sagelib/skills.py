@@ -16,7 +16,7 @@ _BLOCK = re.compile(r"```([^\n`]*)\n(.*?)(?:\n)?```", re.DOTALL)
 
 def extract_code(text: str) -> str | None:
     """The first fenced Python block of a reply, or None. An unclosed fence is no block (it may be cut off)."""
-    for language, code in _BLOCK.findall(text):  # every block is matched, so that no closing fence is read as an opening one
+    for language, code in _BLOCK.findall(text):  # blocks of other languages too: no closing fence is read as an opening
         if language.strip().lower() in ("", "python", "py"):
             return code if code.strip() else None
     return None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 SPECIAL = ["<|pad|>", "<|im_start|>", "<|im_end|>"]
@@ -56,4 +56,5 @@ def load_policy(directory: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
     if not (Path(directory) / "config.json").is_file():
         raise FileNotFoundError(f"no policy in {directory}: run notebook 02_sft (or 03_train) first")
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
-    return model.eval(), AutoTokenizer.from_pretrained(directory)
+    # Not AutoTokenizer: it sees a Qwen2 model and puts Qwen2's word splitting in place of ours: other ids than in training.
+    return model.eval(), PreTrainedTokenizerFast.from_pretrained(directory)

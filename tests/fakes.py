@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+
 from sagelib.appworld import Outcome, StepResult
 from sagelib.policy import Sample
 from sagelib.prompts import ChatFormat

@@ -2,6 +2,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from sagelib import credit
 
 R1, R2, USED = [1, 1, 1, 0.5], [1, 1, 0, 1], [True, False, True, True]

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fakes import tiny_format, tiny_model
+
 from sagelib.policy import CachedPolicy, ScriptedPolicy
 
 PAD = 0

@@ -1,6 +1,7 @@
 """The rollout loop: order of the limit checks, token bookkeeping, private libraries, what is scored and what is not."""
 import pytest
 from fakes import FakeWorld, ReplayPolicy, chain, tiny_format
+
 from sagelib.credit import CREDIT
 from sagelib.prompts import reply
 from sagelib.rollout import RolloutSettings, rollout
@@ -10,12 +11,13 @@ from sagelib.types import StopReason
 
 FORMAT = tiny_format()
 SETTINGS = RolloutSettings(max_turns=4, max_tokens_per_turn=400, max_context=4000)
+ONE = (chain("s_1"),)
 WANTED = {"s_1": ["a"], "s_2": ["b"], "s_3": ["c"]}
 DONE = reply("done", "apis.supervisor.complete_task()")
 ADD = "def add(text):\n    apis.notes.add(text=text)\n"
 
 
-def play(script, world=None, chains=(chain("s_1"),), copies=1, settings=SETTINGS, libraries=None):
+def play(script, world=None, chains=ONE, copies=1, settings=SETTINGS, libraries=None):
     """``script``: {(position, row): [replies]}, or a function of (position, row, turn)."""
     world = world or FakeWorld(WANTED)
     say = script if callable(script) else lambda position, row, turn: script[position, row][turn]
@@ -158,7 +160,8 @@ def test_libraries_are_private_to_a_copy():
 
 def test_a_starting_library_is_copied_and_earns_no_bonus():
     start = SkillLibrary({"add": ADD.strip()})
-    script = {(0, 0): [reply("use", "add('a')\ndef extra():\n    return 1"), DONE], (1, 0): [reply("use", "add('b')"), DONE]}
+    script = {(0, 0): [reply("use", "add('a')\ndef extra():\n    return 1"), DONE],
+              (1, 0): [reply("use", "add('b')"), DONE]}
     runs, _, _ = play(script, chains=(chain("s_1", "s_2"),), libraries=[start])
     assert len(start) == 1 and set(runs[0].libraries[0]) == {"add", "extra"}
     assert [e.skills_called for e in runs[0].episodes] == [("add",), ("add",)]
@@ -166,7 +169,7 @@ def test_a_starting_library_is_copied_and_earns_no_bonus():
 
 
 def test_skills_are_saved_only_from_clean_blocks():
-    script = {(0, 0): [reply("fails after the def", ADD + "boom"), reply("mends", "def ok():\n    return 1\nok()"), DONE]}
+    script = {(0, 0): [reply("fails after the def", ADD + "boom"), reply("mends", "def ok():\n    return 1"), DONE]}
     runs, _, _ = play(script)
     assert set(runs[0].libraries[0]) == {"ok"} and runs[0].episodes[0].skills_made == ("ok",)
 
@@ -251,7 +254,8 @@ def test_worlds_are_closed_when_the_policy_raises():
 
 def test_copies_of_a_chain_are_adjacent_and_tasks_in_order():
     world = FakeWorld({**WANTED, "t_1": ["a"], "t_2": ["b"]})
-    runs, policy, _ = play(lambda position, row, turn: DONE, world, copies=2, chains=(chain("s_1", "s_2"), chain("t_1", "t_2")))
+    chains = (chain("s_1", "s_2"), chain("t_1", "t_2"))
+    runs, policy, _ = play(lambda position, row, turn: DONE, world, chains, copies=2)
     assert [(r.chain.scenario_id, r.copy) for r in runs] == [("s", 0), ("s", 1), ("t", 0), ("t", 1)]
     assert [[e.task_id for e in r.episodes] for r in runs] == [["s_1", "s_2"]] * 2 + [["t_1", "t_2"]] * 2
     assert [[e.position for e in r.episodes] for r in runs] == [[0, 1]] * 4

@@ -5,6 +5,7 @@ import string
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from sagelib import skills
 from sagelib.prompts import reply
 from sagelib.skills import SkillLibrary, bound_names, called_skills, extract_code, mentioned_skills, parse_skills
@@ -87,8 +88,9 @@ def test_the_last_of_two_definitions_wins():
 
 
 PYTHON_LIKE = st.lists(st.sampled_from(
-    ["def ", "f", "login", "(", ")", ":", "\n", "    ", "\t", "return ", "import ", "from ", "async ", "@", "class ", "'",
-     '"""', "\\", "#", "1", "=", ",", "é", "\x0c", "\r", "\u2028", "\x00", "lambda ", "match ", "case ", "f'", "{", "}"]),
+    ["def ", "f", "login", "(", ")", ":", "\n", "    ", "\t", "return ", "import ", "from ", "async ", "@", "class ",
+     "'", '"""', "\\", "#", "1", "=", ",", "é", "\x0c", "\r", "\u2028", "\x00", "lambda ", "match ", "case ", "f'",
+     "{", "}", "```", "python"]),
     max_size=40).map("".join)
 
 

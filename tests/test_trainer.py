@@ -5,12 +5,13 @@ import random
 import pytest
 import torch
 from fakes import FakeWorld, chain, tiny_format, tiny_model, tiny_tokenizer
+from transformers import TrainerCallback
+
 from sagelib import credit
 from sagelib.policy import CachedPolicy
 from sagelib.rollout import RolloutSettings, rollout
 from sagelib.trainer import ChainGRPOTrainer, make_trainer, pack, position_major
 from sagelib.types import ChainRun, Episode, Segment, StopReason
-from transformers import TrainerCallback
 
 CHAINS = [chain("s_1", "s_2"), chain("t_1", "t_2")]
 # fractions[chain][position][copy]; the first chain's are the golden vectors of the paper
@@ -63,7 +64,8 @@ def train(tmp_path, play, *, model=None, chains=CHAINS, copies=4, steps=1, resum
     recorder, advantages, stock = Recorder(), {}, trainer.compute_loss
 
     def compute_loss(model, inputs, *args, **kwargs):
-        for ids, mask, advantage in zip(inputs["completion_ids"], inputs["completion_mask"], inputs["advantages"], strict=True):
+        columns = (inputs["completion_ids"], inputs["completion_mask"], inputs["advantages"])
+        for ids, mask, advantage in zip(*columns, strict=True):
             advantages[tuple(ids[mask.bool()].tolist())] = float(advantage)
         return stock(model, inputs, *args, **kwargs)
 
@@ -88,7 +90,8 @@ def paper_gradient(model, runs, returns, copies, temperature=1.0):
                 advantage = returns[c][k][i] - sum(scored) / len(scored)
                 segment = run.episodes[k].segment
                 logits = model(torch.tensor([segment.ids])).logits[0, len(segment.prompt_ids) - 1:-1]
-                logprobs = (logits / temperature).log_softmax(-1)[range(len(segment.completion_ids)), segment.completion_ids]
+                ids = segment.completion_ids
+                logprobs = (logits / temperature).log_softmax(-1)[range(len(ids)), ids]
                 own = torch.tensor(segment.own_mask_T)
                 loss = loss - advantage * (logprobs * own).sum() / own.sum() / copies / chains
     loss.backward()
@@ -247,8 +250,9 @@ def test_a_resumed_run_ends_in_bitwise_equal_weights(tmp_path):
 
 def test_learning_raises_the_return(tmp_path):
     model, logs = tiny_model(gain=1.0), []
-    trainer = make_trainer(model, tiny_tokenizer(), [CHAINS[0]] * 12, player(model, [], copies=16), output_dir=tmp_path,
-                           copies=16, chains_per_step=1, steps=12, credit_name="outcome", learning_rate=1e-2, bf16=False,
+    play = player(model, [], copies=16)
+    trainer = make_trainer(model, tiny_tokenizer(), [CHAINS[0]] * 12, play, output_dir=tmp_path, copies=16,
+                           chains_per_step=1, steps=12, credit_name="outcome", learning_rate=1e-2, bf16=False,
                            log=lambda **entry: logs.append(entry))
     trainer.train()
     assert [entry["step"] for entry in logs] == list(range(1, 13))
@@ -287,7 +291,8 @@ def test_a_step_that_does_not_hold_whole_chains_is_refused(tmp_path):
 
 
 def test_counts_that_do_not_match_are_refused(tmp_path):
-    options = {"output_dir": tmp_path, "copies": 4, "chains_per_step": 2, "credit_name": "outcome", "learning_rate": 1e-3}
+    options = {"output_dir": tmp_path, "copies": 4, "chains_per_step": 2, "credit_name": "outcome",
+               "learning_rate": 1e-3}
     with pytest.raises(ValueError, match="micro_batches 3 does not divide the 16"):
         make_trainer(tiny_model(), tiny_tokenizer(), CHAINS, lambda *a: [], steps=1, micro_batches=3, **options)
     with pytest.raises(ValueError, match="2 chains given, 2 steps of 2 need 4"):
