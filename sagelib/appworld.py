@@ -23,8 +23,9 @@ import os
 import select
 import socket
 import subprocess
+import sys
 import tempfile
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -62,7 +63,7 @@ class Limits:
     step_s: float = 10.0
     """Wall seconds of one execute, counted only while it runs."""
     memory_mb: int = 1024
-    """Address space of the episode's process, the engine's own share (about 450 MB) included."""
+    """Address space of the episode's process, the engine's own share (about 300 MB) included."""
     output_chars: int = 4000
     """Characters of output that the agent sees; the middle of a longer one is cut out."""
     api_calls: int = 200
@@ -223,7 +224,7 @@ class EnginePool:
             raise EngineMissing(f"the engine server did not start with {python}. If its environment is incomplete, build it with: "
                                 f"{SETUP}\nIts log, {self.log}, ends:\n{tail}") from None
         if not self.contained:
-            print(self.log.read_text(errors="replace").strip())
+            print(self.log.read_text(errors="replace").strip(), file=sys.stderr)
 
     def _private(self, python: Path, judge_root: Path) -> list[str]:
         """Directories to hide from agents: every world's judge root, runs, notebooks, home; never one that the engine needs."""
@@ -294,26 +295,29 @@ class EnginePool:
         if reply is None:
             status, error = ("env_failure", episode.failure) if episode.failure else ("died", "the episode's process is gone")
             return StepResult("", error, False, status, False, 0.0)
-        episode.alive = reply.pop("alive")
-        reply.pop("id", None)
+        episode.alive = reply["alive"]
         if reply["status"] == "env_failure":
             episode.failure = reply["error"]
-        return StepResult(**reply)
+        return StepResult(**{one.name: reply[one.name] for one in fields(StepResult)})
 
     def judge(self, episodes: list[Episode]) -> list[Outcome]:
         """Verdicts on the saved end states, by a process that never ran agent code. An env_failure episode is not judged."""
         wanted = [episode for episode in episodes if not episode.failure]
         jobs = [(episode.task.task_id, f"{self._scratch}/episode{episode.id}") for episode in wanted]
         verdicts: dict[int, Any] = {}
+        reason = ""
         if jobs:
-            [reply] = self._judge.exchange([dict(jobs=jobs)])
-            verdicts = {episode.id: outcome for episode, outcome in zip(wanted, reply["outcomes"], strict=True)}
-        return [self._outcome(episode, verdicts.get(episode.id)) for episode in episodes]
+            try:
+                [reply] = self._judge.exchange([dict(jobs=jobs)])
+                verdicts = {episode.id: outcome for episode, outcome in zip(wanted, reply["outcomes"], strict=True)}
+            except EngineDied as error:
+                reason = str(error)
+        return [self._outcome(episode, verdicts.get(episode.id), reason) for episode in episodes]
 
     @staticmethod
-    def _outcome(episode: Episode, verdict: dict | None) -> Outcome:
+    def _outcome(episode: Episode, verdict: dict | None, reason: str) -> Outcome:
         if verdict is None:
-            return Outcome(0, 0, False, (episode.failure,), "env_failure")
+            return Outcome(0, 0, False, (episode.failure or reason,), "env_failure")
         return Outcome(**{**verdict, "failures": tuple(verdict["failures"])})
 
     # ------------------------------------------------------------------ endings
@@ -323,7 +327,8 @@ class EnginePool:
             episode.alive = False
         open_ones = [episode.id for episode in episodes if self._episodes.pop(episode.id, None)]
         if open_ones:
-            self._control.exchange([dict(op="close", episodes=open_ones)])
+            with contextlib.suppress(EngineDied):          # then they are gone already
+                self._control.exchange([dict(op="close", episodes=open_ones)])
 
     def close_all(self) -> None:
         """Close every open episode."""

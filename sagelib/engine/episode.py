@@ -26,6 +26,16 @@ from appworld.requester import _get_api_name_to_doc
 
 FAILED = "Execution failed. Traceback:\n"                  # the engine's prefix for every failed execute
 PRIVATE_NAMES = ("requester", "Requester", "ApiCollection")    # through these agent code reaches the admin app
+WARM_UP = """
+passwords = {row["account_name"]: row["password"] for row in apis.supervisor.show_account_passwords()}
+profile = apis.supervisor.show_profile()
+for app in ("amazon", "phone", "file_system", "spotify", "venmo", "gmail", "splitwise", "simple_note", "todoist"):
+    try:
+        name = profile["phone_number"] if app == "phone" else profile["email"]
+        getattr(apis, app).show_account(access_token=getattr(apis, app).login(username=name, password=passwords[app])["access_token"])
+    except Exception:
+        pass
+"""                                                        # the first request of an app costs several times the later ones
 _dumps, _loads, _send, _clock = json.dumps, json.loads, socket.socket.sendall, time.clock_gettime
 
 
@@ -52,7 +62,7 @@ def warm(directory: str) -> str:
     tasks = os.path.join(os.environ["APPWORLD_ROOT"], "data", "tasks")
     task_id = min(os.listdir(tasks))
     world = AppWorld(task_id=task_id, experiment_name=directory, load_ground_truth=False)
-    world.execute("print(apis.supervisor.show_profile())")
+    world.execute(WARM_UP)
     world.task_completed()
     world.close()
     AppWorld.close_all()
