@@ -67,7 +67,7 @@ def make(family: Family, truth: Truth, person: dict, value: object, seed: int) -
     setup, origin = _origin(family, truth, person, value, rng)
     question = isinstance(family.verb, Question)
     draft = Draft(
-        family=family.name, app=family.app, person=person, value=value, instruction=family.instruction(value, origin),
+        family=family.name, app=family.app, person=person, value=value, instruction=family.instruction(quote(value), origin),
         skill=family.skill, main=family.main(), near_miss=family.main(keep=False), setup=setup,
         answer=family.verb.answer(kept) if question else None, thoughts=thoughts(family, origin))
     if setup:
@@ -76,9 +76,9 @@ def make(family: Family, truth: Truth, person: dict, value: object, seed: int) -
                       "call": f"print({reader}({quote(origin)}))"}
     if not question:
         verb = family.verb
-        draft.truth = {"model": family.model(), "change": verb.change, "key": verb.key, "sets": dict(verb.sets),
-                       "ids": sorted({row[verb.id_column] for row in kept}), "also": [list(item) for item in verb.also],
-                       "user_id": truth.account(family.app, person)}
+        owner = {} if verb.key == "id" else {"user_id": truth.account(family.app, person)}   # an id names one record by itself
+        draft.truth = {"model": family.model(), "change": verb.change, "key": verb.key, "sets": owner | dict(verb.sets),
+                       "ids": sorted({row[verb.id_column] for row in kept}), "also": [list(item) for item in verb.also]}
     return draft
 
 
@@ -101,7 +101,7 @@ def _origin(family: Family, truth: Truth, person: dict, value: object, rng: rand
         return None, ""
     noun = family.filter.noun
     line = rng.choice(NOTE_LINES if family.via == "note" else TEXT_LINES)
-    line = line.format(noun=noun, Noun=noun.capitalize(), value=value)
+    line = line.format(noun=noun, Noun=noun.capitalize(), value=quote(value))
     if family.via == "note":
         title = rng.choice(NOTE_TITLES)
         return {"kind": "note", "title": title, "content": line}, title

@@ -6,6 +6,7 @@
 Only the template's memory is copied, never a file: in-memory SQLite databases survive a fork, and each episode then writes
 below its own directory. Everything here that runs after agent code uses names bound before it (agent code can patch modules).
 """
+
 import gc
 import json
 import math
@@ -24,8 +25,8 @@ from appworld.common.safety_guard import ALLOWED_MODULE_NAMES
 from appworld.common.utils import get_name_to_apis, import_apis_module, import_models_module
 from appworld.requester import _get_api_name_to_doc
 
-FAILED = "Execution failed. Traceback:\n"                  # the engine's prefix for every failed execute
-PRIVATE_NAMES = ("requester", "Requester", "ApiCollection")    # through these agent code reaches the admin app
+FAILED = "Execution failed. Traceback:\n"  # the engine's prefix for every failed execute
+PRIVATE_NAMES = ("requester", "Requester", "ApiCollection")  # through these agent code reaches the admin app
 WARM_UP = """
 passwords = {row["account_name"]: row["password"] for row in apis.supervisor.show_account_passwords()}
 profile = apis.supervisor.show_profile()
@@ -35,7 +36,7 @@ for app in ("amazon", "phone", "file_system", "spotify", "venmo", "gmail", "spli
         getattr(apis, app).show_account(access_token=getattr(apis, app).login(username=name, password=passwords[app])["access_token"])
     except Exception:
         pass
-"""                                                        # the first request of an app costs several times the later ones
+"""  # the first request of an app costs several times the later ones
 _dumps, _loads, _send, _clock = json.dumps, json.loads, socket.socket.sendall, time.clock_gettime
 
 
@@ -43,8 +44,8 @@ _dumps, _loads, _send, _clock = json.dumps, json.loads, socket.socket.sendall, t
 class Settings:
     """What every episode of this server shares."""
 
-    scratch: str                                           # where episode directories live, as the server sees it
-    contained: bool                                        # the sandbox is in force
+    scratch: str  # where episode directories live, as the server sees it
+    contained: bool  # the sandbox is in force
     step_s: float
     memory_mb: int
     output_chars: int
@@ -53,7 +54,7 @@ class Settings:
 
 def warm(directory: str) -> str:
     """Import everything and play one throw-away episode, so that a forked world opens in about 0.1 s. Returns its task id."""
-    ALLOWED_MODULE_NAMES.discard("appworld")               # `from appworld.requester import Requester` reaches the admin app
+    ALLOWED_MODULE_NAMES.discard("appworld")  # `from appworld.requester import Requester` reaches the admin app
     for app in get_all_apps():
         import_apis_module(app)
         import_models_module(app)
@@ -67,11 +68,11 @@ def warm(directory: str) -> str:
     world.close()
     AppWorld.close_all()
     CachedDBHandler.reset()
-    get_cached_db_engine.cache_clear()                     # no SQLite handle of ours may cross a fork
+    get_cached_db_engine.cache_clear()  # no SQLite handle of ours may cross a fork
     get_direct_cached_sqlite3_connection.cache_clear()
     del world
     gc.collect()
-    gc.freeze()                                            # shared pages stay shared
+    gc.freeze()  # shared pages stay shared
     _single_threaded()
     return task_id
 
@@ -92,16 +93,23 @@ def engine_timeout(step_s: float) -> int | None:
 
 def template(task_id: str, directory: str, episodes: list[tuple[str, socket.socket]], settings: Settings) -> None:
     """Open the task's world and fork one process for each (episode directory, socket); the caller exits afterwards."""
-    world = AppWorld(task_id=task_id, experiment_name=directory, load_ground_truth=False,
-                     max_api_calls_per_interaction=settings.api_calls, timeout_seconds=engine_timeout(settings.step_s))
+    world = AppWorld(
+        task_id=task_id,
+        experiment_name=directory,
+        load_ground_truth=False,
+        max_api_calls_per_interaction=settings.api_calls,
+        timeout_seconds=engine_timeout(settings.step_s),
+    )
     for name in PRIVATE_NAMES:
         world.shell.user_ns.pop(name, None)
-    world.requester.client.__exit__(None, None, None)      # ends the thread that serves the APIs: only one may live at a fork
+    world.requester.client.__exit__(
+        None, None, None
+    )  # ends the thread that serves the APIs: only one may live at a fork
     gc.collect()
     gc.freeze()
     _single_threaded()
     for own, channel in episodes:
-        middle = os.fork()                                 # unshare acts on the next fork: one process in between
+        middle = os.fork()  # unshare acts on the next fork: one process in between
         if middle == 0:
             try:
                 if settings.contained:
@@ -133,7 +141,7 @@ def _episode(world: AppWorld, own: str, channel: socket.socket, settings: Settin
         _reply(channel, {"ready": True})
         for number, line in enumerate(channel.makefile("rb")):
             if number == 0:
-                sandbox.die_with_parent()                  # only now has the template gone and the server adopted us
+                sandbox.die_with_parent()  # only now has the template gone and the server adopted us
             _reply(channel, _execute(world, _loads(line)["code"], settings))
     except BaseException:
         _reply(channel, {"failed": traceback.format_exc()[-2000:]})
@@ -151,7 +159,7 @@ def _move(world: AppWorld, directory: str) -> None:
     for name in ("logs", "misc", "version", "checkpoints"):
         setattr(world, f"output_{name}_directory", os.path.join(task_directory, name))
         os.makedirs(os.path.join(task_directory, name))
-    world.output_checkpoints_directory = task_directory    # so that the public save_state writes where the judge looks
+    world.output_checkpoints_directory = task_directory  # so that the public save_state writes where the judge looks
     world.save_state("dbs")
 
 
@@ -160,8 +168,8 @@ def _execute(world: AppWorld, code: str, settings: Settings) -> dict:
     began = _clock(time.CLOCK_MONOTONIC)
     try:
         output = world.execute(code)
-    except BaseException as error:                         # the engine lets KeyboardInterrupt and its like through, half-way
-        if isinstance(error, Exception):                   # (not by name: the engine replaces builtins.SystemExit)
+    except BaseException as error:  # the engine lets KeyboardInterrupt and its like through, half-way
+        if isinstance(error, Exception):  # (not by name: the engine replaces builtins.SystemExit)
             raise
         world.safety_guard.disable()
         world.save_state("dbs")
@@ -191,7 +199,7 @@ def cut(text: str, limit: int) -> tuple[str, bool]:
     if len(text) <= limit:
         return text, False
     head, tail = limit * 2 // 3, limit - limit * 2 // 3
-    return f"{text[:head]}\n... [{len(text) - limit} characters cut] ...\n{text[len(text) - tail:]}", True
+    return f"{text[:head]}\n... [{len(text) - limit} characters cut] ...\n{text[len(text) - tail :]}", True
 
 
 def _reply(channel: socket.socket, message: dict) -> None:

@@ -133,6 +133,8 @@ def todoist(w: World) -> None:
         names = w.rng.sample(["Home", "Errands", "Office", "Club", "Studies"], 2)
         projects = [m.Project.create_save(user_id=me, name=name, is_inbox=name == "Inbox", created_at=w.ago(60, 120))
                     for name in ["Inbox", *names]]
+        for project in projects:
+            m.ProjectCollaboratorLink.create_save(project_id=project.id, user_id=me)
         for project, number in zip(projects, (w.some(14), w.some(8), w.some(8))):
             for order in range(number):
                 m.Task.create_save(
@@ -147,11 +149,12 @@ def file_system(w: World) -> None:
     m = w.models["file_system"]
     for person in w.people:
         me, taken = w.accounts["file_system", person.id].id, set()
+        past = w.ago(210, 300)
         home = f"/home/{person.first_name.lower()}/"
         for path in ("/", "/home/", home, home + "backup/"):
-            m.Directory.create_save(user_id=me, path=path)
+            m.Directory.create_save(user_id=me, path=path, created_at=past, updated_at=past)
         for folder in ("documents", "downloads", "photos"):
-            m.Directory.create_save(user_id=me, path=f"{home}{folder}/")
+            m.Directory.create_save(user_id=me, path=f"{home}{folder}/", created_at=past, updated_at=past)
             words = w.rng.sample(NOUNS, 5)
             for _ in range(w.some(18)):
                 name = next(n for n in iter(lambda: f"{w.rng.choice(ADJECTIVES)}_{w.rng.choice(words)}", None) if n not in taken)

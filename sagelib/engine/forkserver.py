@@ -17,7 +17,7 @@ import episode
 import sandbox
 
 OPEN_SECONDS = 60.0
-REPLY_BYTES_PER_CHAR = 12                                  # JSON escapes of one character, doubled
+REPLY_BYTES_PER_CHAR = 12  # JSON escapes of one character, doubled
 
 
 def clock() -> float:
@@ -33,9 +33,9 @@ class Episode:
     channel: socket.socket
     group: "Group"
     pid: int | None = None
-    forked: bool = False                                   # its process has said that it is ready
+    forked: bool = False  # its process has said that it is ready
     buffer: bytes = b""
-    job: "Job | None" = None                               # the step that runs now
+    job: "Job | None" = None  # the step that runs now
 
     @property
     def ready(self) -> bool:
@@ -155,7 +155,7 @@ class Server:
         pid = os.fork()
         if pid:
             return pid
-        try:                                               # whatever happens, a child never runs the server's own code again
+        try:  # whatever happens, a child never runs the server's own code again
             self.selector.close()
             self.control.close()
             for member in [*self.episodes.values(), *group.episodes]:
@@ -219,9 +219,14 @@ class Server:
                 return self._lost(member, *self._blame(str(message["failed"])))
             if not member.ready:
                 return self._opened(member, message)
-            reply = dict(output=str(message["output"]), error=message["error"] and str(message["error"]),
-                         status={"ok": "ok", "error": "error", "timeout": "timeout"}[message["status"]],
-                         truncated=bool(message["truncated"]), done=bool(message["done"]), alive=True)
+            reply = dict(
+                output=str(message["output"]),
+                error=message["error"] and str(message["error"]),
+                status={"ok": "ok", "error": "error", "timeout": "timeout"}[message["status"]],
+                truncated=bool(message["truncated"]),
+                done=bool(message["done"]),
+                alive=True,
+            )
         except (ValueError, KeyError, TypeError):
             return self._lost(member, "died", "the episode's process broke the protocol")
         if member.job is None:
@@ -275,7 +280,7 @@ class Server:
 
     def kill(self, member: Episode) -> None:
         """Kill an episode's process tree, if it has not been reaped yet."""
-        if member.pid in self.pids:                        # not reaped yet, so the number is still its own
+        if member.pid in self.pids:  # not reaped yet, so the number is still its own
             with contextlib.suppress(ProcessLookupError):
                 os.kill(member.pid, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError):
@@ -283,7 +288,7 @@ class Server:
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
-            while (pid := os.waitpid(-1, os.WNOHANG)[0]):
+            while pid := os.waitpid(-1, os.WNOHANG)[0]:
                 member = self.pids.pop(pid, None)
                 if member:
                     self._lost(member, "died", "the episode's process died")
@@ -303,11 +308,20 @@ class Server:
         return os.path.join(self.settings.scratch, f"episode{number}")
 
     def _stats(self) -> dict:
+        self._reap()
         pss = {pid: _pss_mb(pid) for pid in [os.getpid(), *self.pids]}
         disk = os.statvfs(self.settings.scratch)
-        return dict(processes=len(pss) + 1, pss_mb=sum(pss.values()), episodes=len(self.episodes), queued=len(self.queue),
-                    episode_pids=[pid for pid in self.pids], server_pid=os.getpid(), contained=self.settings.contained,
-                    uncontained_reason=self.reason, scratch_mb=(disk.f_blocks - disk.f_bfree) * disk.f_frsize / 2**20)
+        return dict(
+            processes=len(pss) + 1,
+            pss_mb=sum(pss.values()),
+            episodes=len(self.episodes),
+            queued=len(self.queue),
+            episode_pids=[pid for pid in self.pids],
+            server_pid=os.getpid(),
+            contained=self.settings.contained,
+            uncontained_reason=self.reason,
+            scratch_mb=(disk.f_blocks - disk.f_bfree) * disk.f_frsize / 2**20,
+        )
 
 
 def _pss_mb(pid: int) -> float:

@@ -5,6 +5,7 @@ What it trusts: the agent's process writes its own end state (dbs/*.jsonl), so h
 therefore skip an API's rules, but it cannot see the tests or the answer, the start state comes from the judge's own files, and
 a state that is missing, oversized, not a plain file or not JSON is a failed task, never a fault of ours.
 """
+
 import json
 import os
 import resource
@@ -19,7 +20,7 @@ from appworld.apps.model_lib import CachedDBHandler, get_db_home_path
 from appworld.common.path_store import path_store
 from appworld.evaluator import evaluate_task
 
-STATE_BYTES = 64 << 20                                     # an end state of the mini-world is below 1 MB
+STATE_BYTES = 64 << 20  # an end state of the mini-world is below 1 MB
 JOB_SECONDS = 20.0
 
 
@@ -42,18 +43,25 @@ def _state_fault(directory: str, start: str) -> str | None:
 def evaluate(task_id: str, directory: str) -> dict:
     """Outcome of one saved episode: passed, total, success, failures (requirement texts), status."""
     start = os.path.join(path_store.data, "tasks", task_id)
-    fault = _state_fault(os.path.join(directory, "tasks", task_id, "dbs"), os.path.join(start, "dbs"))
-    if fault:
-        with open(os.path.join(start, "ground_truth", "test_data.json")) as file:
-            total = len(json.load(file))
-        return dict(passed=0, total=total, success=False, failures=[f"no usable end state: {fault}"], status="judged")
     try:
+        fault = _state_fault(os.path.join(directory, "tasks", task_id, "dbs"), os.path.join(start, "dbs"))
+        if fault:
+            with open(os.path.join(start, "ground_truth", "test_data.json")) as file:
+                total = len(json.load(file))
+            return dict(
+                passed=0, total=total, success=False, failures=[f"no usable end state: {fault}"], status="judged"
+            )
         report = evaluate_task(task_id=task_id, experiment_name=directory, suppress_errors=True, save_report=False)
-        return dict(passed=report.pass_count, total=report.num_tests, success=report.success,
-                    failures=[failure["requirement"] for failure in report.failures], status="judged")
-    except Exception:
-        traceback.print_exc()                              # to the server's log
-        return _fault("the evaluation raised an error, see the engine log")
+        return dict(
+            passed=report.pass_count,
+            total=report.num_tests,
+            success=report.success,
+            failures=[failure["requirement"] for failure in report.failures],
+            status="judged",
+        )
+    except Exception as error:
+        traceback.print_exc()  # to the server's log
+        return _fault(f"the evaluation of {task_id} raised {type(error).__name__}: {error}; see the engine's log")
     finally:
         CachedDBHandler.reset()
 
@@ -111,8 +119,8 @@ def judge_batch(jobs: list[tuple[str, str]], parallel: int) -> list[dict]:
 def serve(channel: socket.socket, root: str, parallel: int, warm: tuple[str, str]) -> None:
     """Answer {"id", "jobs": [[task_id, directory], ...]} with {"id", "outcomes"} until the client closes the channel."""
     path_store.update_root(root)
-    get_db_home_path.cache_clear()                         # it keeps absolute paths, of the agent's root until now
-    evaluate(*warm)                                        # first use imports; paid once, before any fork
+    get_db_home_path.cache_clear()  # it keeps absolute paths, of the agent's root until now
+    evaluate(*warm)  # first use imports; paid once, before any fork
     with channel.makefile("rwb") as stream:
         for line in stream:
             request = json.loads(line)

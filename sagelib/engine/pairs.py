@@ -35,7 +35,7 @@ def value_for(family: Family, rng: random.Random) -> object:
 
 def phrase(family: Family, value: object) -> str:
     """The filter's phrase with its value."""
-    return family.filter.text.replace("{value}", str(value))
+    return family.filter.text.replace("{value}", quote(value))
 
 
 def make(families: list[Family], seed: int) -> list[dict]:
@@ -67,10 +67,10 @@ def call_pair(n: int, unique: dict, train: list[Family], rng: random.Random) -> 
     if n % 4 == 0:
         f = rng.choice(train)
         value = value_for(f, rng)
-        text, code = f.instruction(value, rng.choice(NOTE_TITLES)), f"{f.skill}({quote(value)})"
+        text, code = f.instruction(quote(value), rng.choice(NOTE_TITLES)), f"{f.skill}({quote(value)})"
         if f.via != "direct":
             title = f"{rng.choice(FIRST)} {word(rng).capitalize()}" if f.via == "text" else f"{word(rng)} {word(rng)}".capitalize()
-            text, code = f.instruction(value, title), f"print(read_{f.via}({quote(title)}))"
+            text, code = f.instruction(quote(value), title), f"print(read_{f.via}({quote(title)}))"
         return {"app": f.app, "kind": "call", "text": f"{f.app}: {text}", "code": code}
     kind = ("source", "filter", "verb")[n % 4 - 1]
     f = rng.choice(unique[kind])

@@ -8,6 +8,7 @@ Two steps, because the judge may see the ground truth and the agent may not:
                 /proc, no capabilities (so nothing can be uncovered) and resource limits
 What is not attempted: a system-call filter. A kernel bug, or CPU caches, are outside this model.
 """
+
 import ctypes
 import os
 import resource
@@ -16,7 +17,7 @@ import signal
 NEWNS, NEWUSER, NEWPID, NEWNET = 0x20000, 0x10000000, 0x20000000, 0x40000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 0x1000, 0x4000, 0x40000
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 24, 36, 38
-SYS_MOUNT_SETATTR = 442                     # the same number on every Linux architecture; Linux 5.12 and later
+SYS_MOUNT_SETATTR = 442  # the same number on every Linux architecture; Linux 5.12 and later
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -35,7 +36,10 @@ def _read_only(path: str, on: bool, recursive: bool) -> None:
     """mount_setattr(2): unlike a read-only remount it covers everything mounted below in one call."""
     attributes = (ctypes.c_uint64 * 4)(1 if on else 0, 0 if on else 1, 0, 0)
     flags = 0x8000 if recursive else 0
-    _check(libc.syscall(SYS_MOUNT_SETATTR, -100, path.encode(), flags, attributes, ctypes.c_size_t(32)), f"read-only {path}")
+    _check(
+        libc.syscall(SYS_MOUNT_SETATTR, -100, path.encode(), flags, attributes, ctypes.c_size_t(32)),
+        f"read-only {path}",
+    )
 
 
 def prctl(option: int, value: int) -> None:
@@ -107,13 +111,17 @@ def lock_episode(scratch: str, own: str) -> None:
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     for capability in range(64):
         if libc.prctl(PR_CAPBSET_DROP, ctypes.c_ulong(capability), 0, 0, 0) < 0:
-            break                                          # past the last capability this kernel knows
+            break  # past the last capability this kernel knows
     header, none = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
     _check(libc.capset(header, none), "capset")
 
 
 def limit(memory_mb: int, file_mb: int) -> None:
     """Bound address space, file size, processes and threads, and core dumps of the calling process and its children."""
-    for kind, value in ((resource.RLIMIT_AS, memory_mb << 20), (resource.RLIMIT_FSIZE, file_mb << 20),
-                        (resource.RLIMIT_NPROC, 256), (resource.RLIMIT_CORE, 0)):
+    for kind, value in (
+        (resource.RLIMIT_AS, memory_mb << 20),
+        (resource.RLIMIT_FSIZE, file_mb << 20),
+        (resource.RLIMIT_NPROC, 256),
+        (resource.RLIMIT_CORE, 0),
+    ):
         resource.setrlimit(kind, (value, value))

@@ -161,11 +161,11 @@ class Family:
         loop = f"{head}    for row in {self.source.code}:\n"
         return loop + (f"        if {self.filter.code}:\n            {body}" if keep else f"        {body}")
 
-    def instruction(self, value, origin: str) -> str:
-        """The task in words; ``origin`` is the note's title or the contact's name."""
+    def instruction(self, value: str, origin: str) -> str:
+        """The task in words; ``value`` as code writes it (text in quotes), ``origin`` is the note's title or the contact's name."""
         lead = self.filter.text.split("{value}")[0]
         indirect = {"note": f'the {self.filter.noun} in my note "{origin}"', "text": f"the {self.filter.noun} that {origin} texted me"}
-        phrase = self.filter.text.replace("{value}", str(value)) if self.via == "direct" else lead + indirect[self.via]
+        phrase = self.filter.text.replace("{value}", value) if self.via == "direct" else lead + indirect[self.via]
         rows = f"{self.source.text} {phrase}"
         if isinstance(self.verb, Question):
             return self.verb.text.replace("{rows}", rows)
@@ -173,7 +173,8 @@ class Family:
 
     def model(self) -> str:
         """The model whose records the action changes."""
-        return self.verb.model.replace("{Item}", "".join(word.capitalize() for word in self.source.item.split("_")))
+        name = "".join(word.capitalize() for word in self.source.item.split("_"))
+        return self.verb.model.replace("{Item}", {"TextMessage": "UserTextMessage"}.get(name, name))
 
 
 @dataclass(frozen=True)
@@ -259,4 +260,4 @@ def _plain(cell):
 def _words(text: str) -> list[str]:
     """Words of a title or path by which one could look for it."""
     name = text.rsplit("/", 1)[-1].rsplit(".", 1)[0]
-    return [word for word in name.replace("_", " ").split()[1:] if len(word) > 3]
+    return [word for word in name.replace("_", " ").split()[1:] if len(word) > 3 and word not in ("after", "about")]

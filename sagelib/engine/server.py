@@ -13,6 +13,7 @@ Process tree: server (forkserver.py; never runs agent code, never sees ground tr
 A step over its limit is killed with its whole process tree. At most `parallel` opens and steps run at once; the others wait
 in a queue, so that a step's clock is not eaten by its neighbours.
 """
+
 import json
 import os
 import shutil
@@ -29,15 +30,23 @@ def main() -> None:
     config = json.loads(sys.argv[1])
     control, channel = (socket.socket(fileno=config[name]) for name in ("control_fd", "judge_fd"))
     reason = sandbox.possible() if config["sandbox"] else "switched off by the caller"
-    scratch = sandbox.enter_outer(config["scratch_mb"]) if reason is None else tempfile.mkdtemp(
-        prefix="sagelib-engine-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+    scratch = (
+        sandbox.enter_outer(config["scratch_mb"])
+        if reason is None
+        else tempfile.mkdtemp(prefix="sagelib-engine-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+    )
     if reason is not None:
-        print(f"WARNING: agent code is NOT CONTAINED on this machine ({reason}): it can read the ground truth, the home "
-              "directory and the network. Do not trust scores of agents that might look for it.", file=sys.stderr, flush=True)
+        print(
+            f"WARNING: agent code is NOT CONTAINED on this machine ({reason}): it can read the ground truth, the home "
+            "directory and the network. Do not trust scores of agents that might look for it.",
+            file=sys.stderr,
+            flush=True,
+        )
     os.environ["IPYTHONDIR"] = os.environ["HOME"] = os.environ["TMPDIR"] = scratch
-    import episode                                         # only now: namespaces want a process that never had threads
+    import episode  # only now: namespaces want a process that never had threads
     import forkserver
     import judge
+
     settings = episode.Settings(scratch, reason is None, **config["limits"])
     warm_directory = os.path.join(scratch, "warm")
     task_id = episode.warm(warm_directory)
@@ -53,17 +62,23 @@ def main() -> None:
     channel.close()
     if settings.contained:
         sandbox.hide(config["hide"])
-    control.sendall(json.dumps(dict(id=0, scratch=scratch, contained=settings.contained, reason=reason, pid=os.getpid(),
-                                    judge_pid=judge_pid)).encode() + b"\n")
+    control.sendall(
+        json.dumps(
+            dict(
+                id=0, scratch=scratch, contained=settings.contained, reason=reason, pid=os.getpid(), judge_pid=judge_pid
+            )
+        ).encode()
+        + b"\n"
+    )
     server = forkserver.Server(control, settings, config["parallel"], reason)
     try:
         server.run()
     except Exception:
-        traceback.print_exc()                              # to the log; the finally below ends the process at once
+        traceback.print_exc()  # to the log; the finally below ends the process at once
     finally:
         for member in list(server.episodes.values()):
             server.kill(member)
-        if not settings.contained:                         # the sandbox's scratch is gone with its last process
+        if not settings.contained:  # the sandbox's scratch is gone with its last process
             shutil.rmtree(scratch, ignore_errors=True)
         os._exit(0)
 
