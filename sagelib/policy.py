@@ -83,7 +83,8 @@ class CachedSession:
         self.live = list(range(len(prompts)))                 # original row of each row in the cache
         self.pending: list[list[int]] = [list(p) for p in prompts]  # ids not yet in the cache, per live row
         self.cache = Cache(layer_class_to_replicate=GrowingLayer)
-        self.mask_BT = torch.zeros(len(prompts), 0, dtype=torch.long)
+        self.device = policy.model.device
+        self.mask_BT = torch.zeros(len(prompts), 0, dtype=torch.long, device=self.device)
         self.generator = torch.Generator().manual_seed(seed)
 
     def extend(self, rows: Sequence[int], chunks: Sequence[list[int]]) -> None:
@@ -95,7 +96,7 @@ class CachedSession:
             return
         index = [self.live.index(row) for row in rows]
         if self.mask_BT.shape[1]:
-            self.cache.batch_select_indices(torch.tensor(index))
+            self.cache.batch_select_indices(torch.tensor(index, device=self.device))
         self.mask_BT = self.mask_BT[index]
         self.pending = [self.pending[i] for i in index]
         self.live = list(rows)
@@ -113,15 +114,15 @@ class CachedSession:
         self._keep(rows)
         size, pad, ends = len(rows), self.policy.pad_id, self.policy.end_ids
         width = max(map(len, self.pending))
-        ids_BT = torch.full((size, width), pad)
-        mask_BT = torch.zeros(size, width, dtype=torch.long)
+        ids_BT = torch.full((size, width), pad, device=self.device)
+        mask_BT = torch.zeros(size, width, dtype=torch.long, device=self.device)
         for i, chunk in enumerate(self.pending):
-            ids_BT[i, width - len(chunk):] = torch.tensor(chunk)
+            ids_BT[i, width - len(chunk):] = torch.tensor(chunk, device=self.device)
             mask_BT[i, width - len(chunk):] = 1
         logits_BV = self._feed(ids_BT, mask_BT)
         ids: list[list[int]] = [[] for _ in rows]
         logprobs: list[list[float]] = [[] for _ in rows]
-        open_B = torch.ones(size, dtype=torch.long)
+        open_B = torch.ones(size, dtype=torch.long, device=self.device)
         for step in range(max_new_tokens):
             next_B, logprob_B = self._sample(logits_BV)
             for i in open_B.nonzero()[:, 0].tolist():
@@ -143,7 +144,8 @@ class CachedSession:
         else:
             logprobs_BV = (logits_BV / self.policy.temperature).log_softmax(-1)
             cumulative_BV = logprobs_BV.double().exp().cumsum(-1)  # inverse CDF: 4x cheaper than torch.multinomial here
-            draw_B1 = torch.rand(len(logits_BV), 1, generator=self.generator, dtype=torch.float64) * cumulative_BV[:, -1:]
+            draw_B1 = torch.rand(len(logits_BV), 1, generator=self.generator, dtype=torch.float64).to(self.device)
+            draw_B1 = draw_B1 * cumulative_BV[:, -1:]
             next_B = torch.searchsorted(cumulative_BV, draw_B1, right=True)[:, 0].clamp(max=logits_BV.shape[1] - 1)
         return next_B, logprobs_BV.gather(1, next_B[:, None])[:, 0]
 

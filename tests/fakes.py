@@ -57,6 +57,7 @@ class FakeEpisode:
     notes: list[str] = field(default_factory=list)
     done: bool = False
     alive: bool = True
+    failure: str = ""
     steps: int = 0
     namespace: dict[str, Any] = field(default_factory=dict)
 
@@ -95,9 +96,11 @@ class FakeWorld:
     def _step(self, handle: FakeEpisode, code: str) -> StepResult:
         number, handle.steps = handle.steps, handle.steps + 1
         self.log.append((handle.task.task_id, handle.copy, code))
-        status = self.faults.get((handle.task.task_id, handle.copy, number)) if handle.alive else "died"
+        status = self.faults.get((handle.task.task_id, handle.copy, number))
+        if not handle.alive:
+            status = "env_failure" if handle.failure else "died"
         if status is not None:
-            handle.alive = False
+            handle.alive, handle.failure = False, "scripted" if status == "env_failure" else ""
             return StepResult("", f"scripted {status}", handle.done, status, False, 0.0)
         printed = io.StringIO()
         try:
@@ -115,7 +118,7 @@ class FakeWorld:
             wanted = self.wanted[handle.task.task_id]
             tests = [note in handle.notes for note in wanted] + [set(handle.notes) <= set(wanted)]
             failures = tuple(f"test {i}" for i, passed in enumerate(tests) if not passed)
-            status = "env_failure" if key in self.judge_faults else "judged"
+            status = "env_failure" if key in self.judge_faults or handle.failure else "judged"
             outcomes.append(Outcome(sum(tests), len(tests), all(tests), failures, status))
         return outcomes
 

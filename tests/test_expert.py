@@ -14,12 +14,12 @@ MAIN = "def write(value):\n    token = login(\"notes\")\n    apis.notes.add(text
 
 
 def expert(note="a", *, read=False, answer=None, token=False, family="notes.write"):
-    helpers = [LOGIN]
+    source = MAIN.format(", access_token=token" if token else "")
+    main = {"name": "write", "source": source, "call": f'write("{note}")'}
     return {
-        "family": family, "value": note, "helpers": helpers, "answer": answer,
+        "family": family, "value": note, "helpers": [LOGIN], "answer": answer,
         "read": {"helpers": [LOGIN, READ], "call": 'print(read_note("List"))'} if read else None,
-        "main": {"name": "write", "source": MAIN.format(", access_token=token" if token else ""), "call": f'write("{note}")'},
-        "thoughts": {"read": "I read.", "main": "I write.", "done": "I am done."}}
+        "main": main, "thoughts": {"read": "I read.", "main": "I write.", "done": "I am done."}}
 
 
 def blocks(replies):
@@ -34,7 +34,7 @@ def code(replies):
 
 @pytest.mark.parametrize("mode, have, read, made", [
     ("plain", set(), False, [["login", "write"], []]),
-    ("plain", set(), True, [["login", "read_note"], ["write"], []]),            # what the read block made is still there
+    ("plain", set(), True, [["login", "read_note"], ["write"], []]),         # the read block's helpers are still there
     ("skills", set(), False, [["login", "write"], []]),
     ("skills", {"login"}, False, [["write"], []]),
     ("skills", {"login", "write"}, False, [[], []]),                            # uses, does not define again
@@ -124,7 +124,8 @@ def gather(tmp_path, experts, wanted, chains, plain=0.0, reuse=1.0, update=0.0, 
 
 
 def test_rows_hold_what_was_played_and_later_tasks_use_the_library(tmp_path):
-    rows, counts = gather(tmp_path, {"s_1": expert("a"), "s_2": expert("b")}, {"s_1": ["a"], "s_2": ["b"]}, [chain("s_1", "s_2")])
+    experts = {"s_1": expert("a"), "s_2": expert("b")}
+    rows, counts = gather(tmp_path, experts, {"s_1": ["a"], "s_2": ["b"]}, [chain("s_1", "s_2")])
     assert counts == {"played": 2, "accepted": 2, "rejected": 0}
     assert [(r["task_id"], r["position"], r["mode"], r["family"]) for r in rows] == [
         ("s_1", 0, "skills", "notes.write"), ("s_2", 1, "skills", "notes.write")]
@@ -136,7 +137,8 @@ def test_rows_hold_what_was_played_and_later_tasks_use_the_library(tmp_path):
 def test_rejected_demonstrations_are_left_out(tmp_path):
     experts = {"s_1": expert("a"), "s_2": expert("WRONG"), "t_1": expert("a"), "t_2": expert("b")}
     wanted = {"s_1": ["a"], "s_2": ["b"], "t_1": ["a"], "t_2": ["b"]}
-    rows, counts = gather(tmp_path, experts, wanted, [chain("s_1", "s_2"), chain("t_1", "t_2")], judge_faults={("t_1", 0)})
+    chains = [chain("s_1", "s_2"), chain("t_1", "t_2")]
+    rows, counts = gather(tmp_path, experts, wanted, chains, judge_faults={("t_1", 0)})
     assert counts == {"played": 4, "accepted": 2, "rejected": 2}
     assert [row["task_id"] for row in rows] == ["s_1", "t_2"]
 
@@ -151,7 +153,7 @@ def test_an_agent_without_a_library_sees_none(tmp_path):
 
 def test_an_update_row_shows_the_error_and_does_not_train_the_mistake(tmp_path):
     material = expert("a", token=True)
-    material["main"]["source"] = 'def write(value):\n    token = login("notes")\n    checked(access_token=token)\n    apis.notes.add(text=value)'
+    material["main"]["source"] = MAIN.format("").replace("apis.", "checked(access_token=token)\n    apis.")
     material["helpers"] = [LOGIN, {"name": "checked", "source": "def checked(access_token):\n    return access_token"}]
     rows, counts = gather(tmp_path, {"s_1": material}, {"s_1": ["a"]}, [chain("s_1")], update=1.0)
     assert counts["accepted"] == 1 and rows[0]["mode"] == "update"

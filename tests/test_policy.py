@@ -104,6 +104,7 @@ def test_sampling_follows_the_distribution(temperature, power):
     def model(input_ids, **kwargs):
         return SimpleNamespace(logits=p.log().expand(len(input_ids), 1, 5))
 
+    model.device = torch.device("cpu")
     samples = CachedPolicy(model, frozenset({4}), PAD, temperature).start([[1]] * n, seed=0).generate(range(n), 1)
     ids = torch.tensor([sample.ids[0] for sample in samples])
     share = torch.bincount(ids, minlength=5) / n

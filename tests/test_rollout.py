@@ -215,6 +215,18 @@ def test_a_skill_that_fails_to_load_drops_alone():
     assert set(runs[0].libraries[0]) == {"bad", "add", "twice"}                 # dropped from the task, not forgotten
 
 
+@pytest.mark.parametrize("status, text, stop, r", [
+    ("env_failure", add("a"), StopReason.env_failure, None),
+    ("env_failure", "I give up.", StopReason.env_failure, None),    # our fault: not even the penalty
+    ("timeout", add("a"), StopReason.died, 0.5),                    # a skill that hangs on loading takes the shell down
+])
+def test_a_world_that_breaks_while_skills_load(status, text, stop, r):
+    world = FakeWorld(WANTED, faults={("s_1", 0, 0): status})
+    runs, _, _ = play({(0, 0): [text]}, world, libraries=[SkillLibrary({"add": ADD.strip()})])
+    assert runs[0].episodes[0].stop is stop and runs[0].episodes[0].skills_shown == ()
+    assert chain_returns(runs[0], CREDIT["outcome"]) == [r]
+
+
 @pytest.mark.parametrize("skills_on", [True, False])
 def test_without_skills_none_is_shown_kept_or_loaded(skills_on):
     settings = RolloutSettings(skills=skills_on, max_turns=4, max_tokens_per_turn=400, max_context=4000)

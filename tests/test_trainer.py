@@ -1,5 +1,6 @@
 """SAGE through the real TRL trainer on a 0.1M model: advantages, gradient, masks, failures of ours, resuming."""
 import copy
+import json
 import random
 
 import pytest
@@ -11,6 +12,7 @@ from sagelib import credit
 from sagelib.policy import CachedPolicy
 from sagelib.rollout import RolloutSettings, rollout
 from sagelib.trainer import ChainGRPOTrainer, make_trainer, pack, position_major
+from sagelib.trainer import train as train_run
 from sagelib.types import ChainRun, Episode, Segment, StopReason
 
 CHAINS = [chain("s_1", "s_2"), chain("t_1", "t_2")]
@@ -246,6 +248,39 @@ def test_a_resumed_run_ends_in_bitwise_equal_weights(tmp_path):
     second, seen_second = run(tmp_path / "broken", resume=True)
     assert seen_second == seen[2:]                                   # no chain is played twice, none is skipped
     assert equal_weights(second, straight)
+
+
+def test_train_goes_on_from_the_newest_checkpoint_and_drops_later_records(tmp_path):
+    chains = [chain(f"{s}_1", f"{s}_2") for s in "abcd"]
+
+    class Run:
+        dir, rewound = tmp_path, []
+
+        def rewind(self, step):
+            self.rewound.append(step)
+
+    def start(steps, stop_at=None):
+        model = tiny_model(gain=2.0)
+        play = player(model, [], stop_at)
+
+        def recorded(chains, step):
+            with open(tmp_path / "episodes.jsonl", "a") as file:
+                file.write(f'{{"step": {step + 1}}}\n')
+            return play(chains, step)
+
+        return make_trainer(model, tiny_tokenizer(), chains[:steps], recorded, output_dir=tmp_path / "checkpoints",
+                            copies=3, chains_per_step=1, steps=steps, save_steps=2, credit_name="outcome",
+                            learning_rate=1e-3, bf16=False)
+
+    with pytest.raises(Interrupted):
+        train_run(start(4, stop_at=3), Run())                        # three steps done, the checkpoint holds two
+    with open(tmp_path / "episodes.jsonl", "a") as file:
+        file.write('{"step": 4, "cut off')
+    trainer = start(4)
+    train_run(trainer, Run())
+    assert Run.rewound == [0, 2] and trainer.state.global_step == 4
+    steps = [json.loads(line)["step"] for line in (tmp_path / "episodes.jsonl").read_text().splitlines()]
+    assert steps == [1, 2, 3, 4]
 
 
 def test_learning_raises_the_return(tmp_path):
