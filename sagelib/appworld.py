@@ -1,4 +1,6 @@
-"""Client of the AppWorld engine: parallel episodes in their own processes, judged by another one. Standard library only.
+"""Client of the AppWorld engine: parallel episodes, each in its own process, judged by another one.
+
+Standard library only.
 
     with EnginePool(Path("data/mini")) as pool:
         [group] = pool.open([("5a6e001_1", 8)])                    # one world opened, forked into 8 episodes
@@ -9,13 +11,16 @@
 What a status means:
   ok            the code ran clean
   error         it raised, or the engine refused it; the episode goes on
-  timeout       over the time limit. The engine's own time-out (a whole second below `step_s`, none when step_s <= 1) stops ordinary
-                loops and leaves the episode usable (`episode.alive`); code that swallows it is killed from outside within step_s + 1 s
-                and the process is gone. The clock is wall time, and runs only while the step runs, never while it is queued.
-  died          the episode's process is gone: agent code ended or broke it (os.abort, sabotaged modules), or it was killed before
+  timeout       over the time limit. The engine's own time-out (a whole second below `step_s`, none when step_s <= 1)
+                stops ordinary loops and leaves the episode usable (`episode.alive`). Code that swallows it is killed
+                from outside within step_s + 1 s and its process is gone. The clock is wall time and runs only while
+                the step runs, never while it is queued.
+  died          the episode's process is gone: agent code ended or broke it (os.abort, sabotaged modules), or it was
+                killed before
   env_failure   our fault (a fork failed, the scratch is full, the server ended); never to be scored as the agent's
 A dead episode can still be judged: from the state after its last finished step.
 """
+
 import contextlib
 import difflib
 import json
@@ -143,7 +148,7 @@ class _Channel:
             self.last_id += 1
             ids.append(self.last_id)
             self.outbox += json.dumps({"id": self.last_id, **request}).encode() + b"\n"
-        self.replies = {}                                  # what an interrupted exchange left behind is nobody's
+        self.replies = {}  # what an interrupted exchange left behind is nobody's
         while not all(number in self.replies for number in ids):
             self.pump(None)
         return [self.replies[number] for number in ids]
@@ -153,7 +158,7 @@ class _Channel:
         readable, writable, _ = select.select([self.socket], [self.socket] if self.outbox else [], [], timeout)
         try:
             if writable:
-                self.outbox = self.outbox[self.socket.send(self.outbox[:1 << 16]):]
+                self.outbox = self.outbox[self.socket.send(self.outbox[: 1 << 16]) :]
             if readable:
                 chunk = self.socket.recv(1 << 20)
                 if not chunk:
@@ -170,19 +175,30 @@ class _Channel:
 class EnginePool:
     """Starts the engine server for one world; a context manager. At its end no process is left.
 
-    `python` is the AppWorld environment's interpreter (default: $SAGELIB_APPWORLD_PYTHON, else .venvs/appworld/bin/python below the
-    repository). `parallel` steps run at once (default: the CPUs this process may use). `sandbox=False` is for debugging only.
+    `python` is the AppWorld environment's interpreter (default: $SAGELIB_APPWORLD_PYTHON, else the repository's
+    .venvs/appworld/bin/python). `parallel` steps run at once (default: the CPUs this process may use). `sandbox=False` is for
+    debugging only.
     Not thread-safe. Raises EngineMissing or WorldMissing.
     """
 
-    def __init__(self, world_dir: Path, python: Path | None = None, parallel: int | None = None,
-                 limits: Limits = Limits(), sandbox: bool = True) -> None:
+    def __init__(
+        self,
+        world_dir: Path,
+        python: Path | None = None,
+        parallel: int | None = None,
+        limits: Limits = Limits(),
+        sandbox: bool = True,
+    ) -> None:
         self.world_dir = Path(world_dir).resolve()
         self.agent_root, judge_root = self.world_dir / "agent", self.world_dir / "judge"
         for root in (self.agent_root, judge_root):
             if not (root / "data" / "tasks").is_dir():
-                raise WorldMissing(f"no world in {self.world_dir}: {root / 'data' / 'tasks'} is missing. Build it with: {SETUP}")
-        python = Path(python or os.environ.get("SAGELIB_APPWORLD_PYTHON") or REPOSITORY / ".venvs" / "appworld" / "bin" / "python")
+                raise WorldMissing(
+                    f"no world in {self.world_dir}: {root / 'data' / 'tasks'} is missing. Build it with: {SETUP}"
+                )
+        python = Path(
+            python or os.environ.get("SAGELIB_APPWORLD_PYTHON") or REPOSITORY / ".venvs" / "appworld" / "bin" / "python"
+        )
         if not python.exists():
             raise EngineMissing(f"no AppWorld environment: {python} is missing. Build it with: {SETUP}")
         self.limits = limits
@@ -196,16 +212,37 @@ class EnginePool:
         descriptor, name = tempfile.mkstemp(prefix="sagelib-engine-", suffix=".log")
         self.log = Path(name)
         (control, control_theirs), (judge, judge_theirs) = socket.socketpair(), socket.socketpair()
-        config = dict(control_fd=control_theirs.fileno(), judge_fd=judge_theirs.fileno(), judge_root=str(judge_root),
-                      hide=self._private(python, judge_root), limits=asdict(self.limits), parallel=self.parallel,
-                      scratch_mb=1024, sandbox=sandbox)
-        environment = dict(PATH=os.environ.get("PATH", ""), HOME=os.environ.get("HOME", "/"), LANG="C.UTF-8",
-                           APPWORLD_ROOT=str(self.agent_root), PYTHONWARNINGS="ignore", PYTHONDONTWRITEBYTECODE="1",
-                           PYTHONHASHSEED="0", MALLOC_ARENA_MAX="1")     # nothing else: agents can read their environment
+        config = dict(
+            control_fd=control_theirs.fileno(),
+            judge_fd=judge_theirs.fileno(),
+            judge_root=str(judge_root),
+            hide=self._private(python, judge_root),
+            limits=asdict(self.limits),
+            parallel=self.parallel,
+            scratch_mb=1024,
+            sandbox=sandbox,
+        )
+        environment = dict(
+            PATH=os.environ.get("PATH", ""),
+            HOME=os.environ.get("HOME", "/"),
+            LANG="C.UTF-8",
+            APPWORLD_ROOT=str(self.agent_root),
+            PYTHONWARNINGS="ignore",
+            PYTHONDONTWRITEBYTECODE="1",
+            PYTHONHASHSEED="0",
+            MALLOC_ARENA_MAX="1",
+        )  # nothing else: agents can read their environment
         try:
-            self._process = subprocess.Popen([str(python), str(SERVER), json.dumps(config)], env=environment, cwd="/",
-                                             pass_fds=(config["control_fd"], config["judge_fd"]), stdin=subprocess.DEVNULL,
-                                             stdout=descriptor, stderr=descriptor, start_new_session=True)
+            self._process = subprocess.Popen(
+                [str(python), str(SERVER), json.dumps(config)],
+                env=environment,
+                cwd="/",
+                pass_fds=(config["control_fd"], config["judge_fd"]),
+                stdin=subprocess.DEVNULL,
+                stdout=descriptor,
+                stderr=descriptor,
+                start_new_session=True,
+            )
         finally:
             for one in (control_theirs, judge_theirs):
                 one.close()
@@ -221,17 +258,30 @@ class EnginePool:
         except EngineDied:
             self._stop()
             tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-8:])
-            raise EngineMissing(f"the engine server did not start with {python}. If its environment is incomplete, build it with: "
-                                f"{SETUP}\nIts log, {self.log}, ends:\n{tail}") from None
+            raise EngineMissing(
+                f"the engine server did not start with {python}. If its environment is incomplete, build it with: "
+                f"{SETUP}\nIts log, {self.log}, ends:\n{tail}"
+            ) from None
         if not self.contained:
             print(self.log.read_text(errors="replace").strip(), file=sys.stderr)
 
     def _private(self, python: Path, judge_root: Path) -> list[str]:
-        """Directories to hide from agents: every world's judge root, runs, notebooks, home; never one that the engine needs."""
-        needed = [python.resolve(), Path(os.path.abspath(python)), Path(os.path.abspath(python)).parent.parent.resolve(),
-                  SERVER, self.agent_root]
-        wanted = [*self.world_dir.parent.glob("*/judge"), judge_root, REPOSITORY / "runs", REPOSITORY / "notebooks",
-                  REPOSITORY / "tests", Path.home()]
+        """Directories to hide from agents: judge roots, runs, notebooks, tests, home; none that the engine needs."""
+        needed = [
+            python.resolve(),
+            Path(os.path.abspath(python)),
+            Path(os.path.abspath(python)).parent.parent.resolve(),
+            SERVER,
+            self.agent_root,
+        ]
+        wanted = [
+            *self.world_dir.parent.glob("*/judge"),
+            judge_root,
+            REPOSITORY / "runs",
+            REPOSITORY / "notebooks",
+            REPOSITORY / "tests",
+            Path.home(),
+        ]
         wanted = dict.fromkeys(path.resolve() for path in wanted)
         return [str(path) for path in wanted if not any(one.is_relative_to(path) for one in needed)]
 
@@ -248,8 +298,9 @@ class EnginePool:
             groups.append([Episode(task, self._last_episode + 1 + k) for k in range(copies)])
             self._last_episode += copies
         wanted = [group for group in groups if group]
-        replies = self._control.exchange([dict(op="open", task_id=group[0].task.task_id, episodes=[one.id for one in group])
-                                          for group in wanted])
+        replies = self._control.exchange(
+            [dict(op="open", task_id=group[0].task.task_id, episodes=[one.id for one in group]) for group in wanted]
+        )
         for group, reply in zip(wanted, replies, strict=True):
             for episode in group:
                 self._episodes[episode.id] = episode
@@ -263,16 +314,20 @@ class EnginePool:
             tasks = self.agent_root / "data" / "tasks"
             if "/" in task_id or not (tasks / task_id / "specs.json").is_file():
                 near = difflib.get_close_matches(task_id, os.listdir(tasks), n=3, cutoff=0.0)
-                raise UnknownTask(f"no task {task_id!r} in {self.world_dir}; nearest: {', '.join(near) or 'none, the world has no tasks'}")
+                raise UnknownTask(
+                    f"no task {task_id!r} in {self.world_dir}; "
+                    f"nearest: {', '.join(near) or 'none, the world has no tasks'}"
+                )
             specs = json.loads((tasks / task_id / "specs.json").read_text())
             marker = self.world_dir / "world.json"
             world = json.loads(marker.read_text())["world"] if marker.is_file() else self.world_dir.name
-            self._tasks[task_id] = TaskInfo(task_id, task_id.split("_")[0], specs["instruction"], specs["supervisor"],
-                                            specs["datetime"], world)
+            self._tasks[task_id] = TaskInfo(
+                task_id, task_id.split("_")[0], specs["instruction"], specs["supervisor"], specs["datetime"], world
+            )
         return self._tasks[task_id]
 
     def step(self, requests: list[tuple[Episode, str]]) -> list[StepResult]:
-        """Run each (episode, code) in the episode's shell, at most `parallel` at once; results in the order of the requests.
+        """Run each (episode, code) in the episode's shell, at most `parallel` at once; results in the requests' order.
 
         Several requests for one episode in one call are a ValueError (their order would be undefined).
         """
@@ -287,13 +342,24 @@ class EnginePool:
         try:
             return self._control.exchange(messages)
         except EngineDied as error:
-            return [dict(output="", error=str(error), done=False, status="env_failure", truncated=False, seconds=0.0,
-                         alive=False)] * len(sent)
+            return [
+                dict(
+                    output="",
+                    error=str(error),
+                    done=False,
+                    status="env_failure",
+                    truncated=False,
+                    seconds=0.0,
+                    alive=False,
+                )
+            ] * len(sent)
 
     @staticmethod
     def _result(episode: Episode, reply: dict | None) -> StepResult:
         if reply is None:
-            status, error = ("env_failure", episode.failure) if episode.failure else ("died", "the episode's process is gone")
+            status, error = (
+                ("env_failure", episode.failure) if episode.failure else ("died", "the episode's process is gone")
+            )
             return StepResult("", error, False, status, False, 0.0)
         episode.alive = reply["alive"]
         if reply["status"] == "env_failure":
@@ -301,7 +367,7 @@ class EnginePool:
         return StepResult(**{one.name: reply[one.name] for one in fields(StepResult)})
 
     def judge(self, episodes: list[Episode]) -> list[Outcome]:
-        """Verdicts on the saved end states, by a process that never ran agent code. An env_failure episode is not judged."""
+        """Verdicts on the saved end states, by a process that never ran agent code; an env_failure is not judged."""
         wanted = [episode for episode in episodes if not episode.failure]
         jobs = [(episode.task.task_id, f"{self._scratch}/episode{episode.id}") for episode in wanted]
         verdicts: dict[int, Any] = {}
@@ -327,7 +393,7 @@ class EnginePool:
             episode.alive = False
         open_ones = [episode.id for episode in episodes if self._episodes.pop(episode.id, None)]
         if open_ones:
-            with contextlib.suppress(EngineDied):          # then they are gone already
+            with contextlib.suppress(EngineDied):  # then they are gone already
                 self._control.exchange([dict(op="close", episodes=open_ones)])
 
     def close_all(self) -> None:
@@ -335,8 +401,10 @@ class EnginePool:
         self.close(list(self._episodes.values()))
 
     def stats(self) -> dict:
-        """processes (server and judge included), pss_mb (server and episodes), episodes, episode_pids, server_pid, scratch_mb,
-        contained (the sandbox is in force) and, where it is not, uncontained_reason."""
+        """Figures of this moment.
+
+        processes (server and judge included), pss_mb (server and episodes), episodes, queued, episode_pids, server_pid,
+        scratch_mb, contained (the sandbox is in force) and, where it is not, uncontained_reason."""
         [reply] = self._control.exchange([dict(op="stats")])
         return {name: value for name, value in reply.items() if name != "id"}
 
@@ -346,7 +414,7 @@ class EnginePool:
         try:
             self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
-            self._process.kill()                           # everything below it dies with it
+            self._process.kill()  # everything below it dies with it
             self._process.wait()
 
     def __enter__(self) -> "EnginePool":
@@ -355,5 +423,5 @@ class EnginePool:
     def __exit__(self, *_: object) -> None:
         self._stop()
         with contextlib.suppress(FileNotFoundError):
-            if self.log.stat().st_size == 0:               # an empty log is of no use to anybody
+            if self.log.stat().st_size == 0:  # an empty log is of no use to anybody
                 self.log.unlink()

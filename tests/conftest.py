@@ -1,4 +1,5 @@
 """Fixtures shared by the tests. Whatever needs the real engine is skipped, with the reason, where it is not built."""
+
 import os
 from pathlib import Path
 
@@ -22,5 +23,7 @@ def mini_world() -> Path:
     world = Path(os.environ.get("SAGELIB_TEST_WORLD") or REPOSITORY / "data" / "mini")
     for part in ("agent", "judge"):
         if not any((world / part / "data" / "tasks").glob("*_1/specs.json")):
-            pytest.skip(f"the generated world is not built ({world / part} has no tasks); build it with ./workbench setup")
+            pytest.skip(
+                f"the generated world is not built ({world / part} has no tasks); build it with ./workbench setup"
+            )
     return world

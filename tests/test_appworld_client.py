@@ -1,4 +1,5 @@
 """The engine's client against a small fake server: protocol, order, statuses. Needs no AppWorld."""
+
 import json
 import sys
 from collections.abc import Iterator
@@ -7,9 +8,20 @@ from pathlib import Path
 import pytest
 
 from sagelib import appworld
-from sagelib.appworld import EngineDied, EngineMissing, EnginePool, Episode, Limits, Outcome, StepResult, TaskInfo, UnknownTask, WorldMissing
+from sagelib.appworld import (
+    EngineDied,
+    EngineMissing,
+    EnginePool,
+    Episode,
+    Limits,
+    Outcome,
+    StepResult,
+    TaskInfo,
+    UnknownTask,
+    WorldMissing,
+)
 
-FAKE = '''
+FAKE = """
 import json, os, socket, sys, threading
 config = json.loads(sys.argv[1])
 control, judge = socket.socket(fileno=config["control_fd"]), socket.socket(fileno=config["judge_fd"])
@@ -17,8 +29,9 @@ def send(channel, message): channel.sendall(json.dumps(message).encode() + b"\\n
 def judging():
     for line in judge.makefile("rb"):
         request = json.loads(line)
-        send(judge, dict(id=request["id"], outcomes=[dict(passed=int(directory.rsplit("episode", 1)[1]), total=4, success=False,
-                                                          failures=[task], status="judged") for task, directory in request["jobs"]]))
+        outcomes = [dict(passed=int(directory.rsplit("episode", 1)[1]), total=4, success=False, failures=[task],
+                         status="judged") for task, directory in request["jobs"]]
+        send(judge, dict(id=request["id"], outcomes=outcomes))
 threading.Thread(target=judging, daemon=True).start()
 if config["limits"]["api_calls"] == 1: sys.exit("no module named appworld")
 send(control, dict(id=0, scratch="/scratch", contained=True, reason=None, pid=os.getpid(), judge_pid=0))
@@ -31,13 +44,15 @@ for line in control.makefile("rb"):
     elif request["op"] == "step":
         code = request["code"]
         status = {"late": "timeout", "crash": "died"}.get(code, "ok")
-        steps.append(dict(id=request["id"], output=f"{request['episode']}:{code}", error=None if status == "ok" else code, done=code == "done",
-                          status=status, truncated=False, seconds=0.5, alive=status == "ok"))
-        if len(steps) == 3 or code != "first": [send(control, steps.pop()) for _ in list(steps)]      # the last one first
+        ok = status == "ok"
+        steps.append(dict(id=request["id"], output=f"{request['episode']}:{code}", error=None if ok else code,
+                          done=code == "done", status=status, truncated=False, seconds=0.5, alive=ok))
+        if len(steps) == 3 or code != "first":
+            [send(control, steps.pop()) for _ in list(steps)]                  # the last one first
     elif request["op"] == "stats":
         send(control, dict(id=request["id"], config=config, environment=dict(os.environ), contained=True))
     else: send(control, dict(id=request["id"]))
-'''
+"""
 
 
 @pytest.fixture
@@ -47,8 +62,13 @@ def world(tmp_path: Path) -> Path:
         for task_id in ("aaaaaaa_1", "bbbbbbb_1"):
             directory = tmp_path / "toy" / root / "data" / "tasks" / task_id
             directory.mkdir(parents=True)
-            (directory / "specs.json").write_text(json.dumps(dict(
-                instruction=f"Do {task_id}.", supervisor=dict(first_name="Ann"), datetime="2023-05-18T12:00:00")))
+            (directory / "specs.json").write_text(
+                json.dumps(
+                    dict(
+                        instruction=f"Do {task_id}.", supervisor=dict(first_name="Ann"), datetime="2023-05-18T12:00:00"
+                    )
+                )
+            )
     (tmp_path / "toy" / "world.json").write_text('{"world": "toyland"}')
     return tmp_path / "toy"
 
@@ -69,7 +89,9 @@ def pool(world: Path, fake: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[E
 def test_open_numbers_the_copies_and_reads_the_task(pool: EnginePool) -> None:
     first, second = pool.open([("aaaaaaa_1", 2), ("aaaaaaa_1", 1)])
     assert [episode.id for episode in first + second] == [1, 2, 3]
-    assert first[0].task == TaskInfo("aaaaaaa_1", "aaaaaaa", "Do aaaaaaa_1.", {"first_name": "Ann"}, "2023-05-18T12:00:00", "toyland")
+    assert first[0].task == TaskInfo(
+        "aaaaaaa_1", "aaaaaaa", "Do aaaaaaa_1.", {"first_name": "Ann"}, "2023-05-18T12:00:00", "toyland"
+    )
     assert pool.open([("aaaaaaa_1", 0)]) == [[]]
 
 
@@ -89,9 +111,15 @@ def test_large_messages_in_both_directions_do_not_block(pool: EnginePool) -> Non
 
 def test_a_dead_episode_stays_dead_without_asking(pool: EnginePool) -> None:
     [[late, crashed]] = pool.open([("aaaaaaa_1", 2)])
-    assert [result.status for result in pool.step([(late, "late")]) + pool.step([(crashed, "crash")])] == ["timeout", "died"]
+    assert [result.status for result in pool.step([(late, "late")]) + pool.step([(crashed, "crash")])] == [
+        "timeout",
+        "died",
+    ]
     assert [result.status for result in pool.step([(late, "x"), (crashed, "x")])] == ["died", "died"]
-    assert pool.judge([crashed, late]) == [Outcome(2, 4, False, ("aaaaaaa_1",), "judged"), Outcome(1, 4, False, ("aaaaaaa_1",), "judged")]
+    assert pool.judge([crashed, late]) == [
+        Outcome(2, 4, False, ("aaaaaaa_1",), "judged"),
+        Outcome(1, 4, False, ("aaaaaaa_1",), "judged"),
+    ]
     assert pool.judge([late])[0].fraction == 0.25
 
 
@@ -99,7 +127,10 @@ def test_a_group_that_cannot_open_is_our_fault(pool: EnginePool) -> None:
     [broken], [fine] = pool.open([("bbbbbbb_1", 1), ("aaaaaaa_1", 1)])
     first, second = pool.step([(broken, "x"), (fine, "x")])
     assert (first.status, first.error, second.status) == ("env_failure", "no room", "ok")
-    assert pool.judge([broken, fine]) == [Outcome(0, 0, False, ("no room",), "env_failure"), Outcome(2, 4, False, ("aaaaaaa_1",), "judged")]
+    assert pool.judge([broken, fine]) == [
+        Outcome(0, 0, False, ("no room",), "env_failure"),
+        Outcome(2, 4, False, ("aaaaaaa_1",), "judged"),
+    ]
     assert pool.judge([broken])[0].fraction == 0.0
 
 

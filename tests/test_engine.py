@@ -1,7 +1,8 @@
 """The real engine: tasks are solvable and judged, hostile code is held, nothing is left behind.
 
-Each attack is written to pass the engine's own syntax guard (modules through os.sys.modules), so that it meets our walls.
+Each attack is written to pass the engine's own syntax guard (modules through os.sys.modules), to meet our walls.
 """
+
 import json
 import os
 import signal
@@ -93,19 +94,27 @@ def test_errors_are_named_and_do_not_end_the_episode(pool: EnginePool, group) ->
     [episode] = group(1)
     assert run(pool, episode, "{}['a']").error == "KeyError: 'a'"
     assert run(pool, episode, "def f(:\n").error == "SyntaxError: invalid syntax"
-    assert run(pool, episode, "apis.spotify.show_song_library()").error.startswith("Exception: Response status code is 401: {")
+    assert run(pool, episode, "apis.spotify.show_song_library()").error.startswith(
+        "Exception: Response status code is 401: {"
+    )
     assert run(pool, episode, "raise KeyboardInterrupt").error.startswith("KeyboardInterrupt")
-    assert run(pool, episode, "for i in range(300): apis.supervisor.show_profile()").error.startswith("Exception: Number of requests exceeded the limit of 200")
+    assert run(pool, episode, "for i in range(300): apis.supervisor.show_profile()").error.startswith(
+        "Exception: Number of requests exceeded the limit of 200"
+    )
     assert run(pool, episode, "print(2)") == StepResult("2\n", None, False, "ok", False, pytest.approx(0, abs=STEP_S))
 
 
 # ---------------------------------------------------------------------- time, memory, output
-@pytest.mark.parametrize(("code", "usable"), [
-    ("while True: pass", True),                                              # the engine's own time-out suffices
-    ("while True:\n    try:\n        while True: pass\n    except BaseException: pass\n", None),
-    ("while True:\n    try:\n        apis.supervisor.show_profile()\n    except BaseException: pass\n", None),
-    ("import itertools\nmax(itertools.count())", False),                     # a loop in C: only a kill from outside
-], ids=["loop", "swallows", "swallows-api", "c-loop"])
+@pytest.mark.parametrize(
+    ("code", "usable"),
+    [
+        ("while True: pass", True),  # the engine's own time-out suffices
+        ("while True:\n    try:\n        while True: pass\n    except BaseException: pass\n", None),
+        ("while True:\n    try:\n        apis.supervisor.show_profile()\n    except BaseException: pass\n", None),
+        ("import itertools\nmax(itertools.count())", False),  # a loop in C: only a kill from outside
+    ],
+    ids=["loop", "swallows", "swallows-api", "c-loop"],
+)
 def test_endless_code_is_stopped_within_its_limit(pool: EnginePool, group, code: str, usable: bool | None) -> None:
     looping, neighbour = group(2)
     began = time.monotonic()
@@ -130,13 +139,21 @@ def test_output_is_cut_in_the_middle(pool: EnginePool, group) -> None:
     result = run(pool, episode, "print('a' * 50_000 + 'z' * 50_000)")
     assert result.truncated and len(result.output) < 4100
     assert result.output.startswith("aaa") and result.output.endswith("zzz\n")
-    assert "[96001 characters cut]" in result.output                         # 100,001 with the line's end, less 4,000
+    assert "[96001 characters cut]" in result.output  # 100,001 with the line's end, less 4,000
 
 
 # ---------------------------------------------------------------------- crashes
-@pytest.mark.parametrize("code", ["import os\nos.abort()", "import os\nos.execv('/bin/true', ['true'])", "import json\njson.dumps = None",
-                                  POSIX + "for fd in range(3, 40):\n    try: posix.write(fd, b'{}\\n')\n    except OSError: pass",
-                                  POSIX + "posix._exit(0)"], ids=["abort", "exec", "sabotage", "forged-reply", "exit"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os\nos.abort()",
+        "import os\nos.execv('/bin/true', ['true'])",
+        "import json\njson.dumps = None",
+        POSIX + "for fd in range(3, 40):\n    try: posix.write(fd, b'{}\\n')\n    except OSError: pass",
+        POSIX + "posix._exit(0)",
+    ],
+    ids=["abort", "exec", "sabotage", "forged-reply", "exit"],
+)
 def test_a_crash_is_the_agents_and_only_its_own(pool: EnginePool, group, code: str) -> None:
     crashing, neighbour = group(2)
     result = run(pool, crashing, code)
@@ -158,12 +175,16 @@ def test_ground_truth_cannot_be_read(pool: EnginePool, group, mini_world: Path) 
     judge = mini_world.resolve() / "judge"
     answer = judge / "data" / "tasks" / episode.task.task_id / "ground_truth" / "answer.json"
     assert answer.is_file()
-    assert "FileNotFoundError" in run(pool, episode, f"from pathlib import Path\nprint(Path({str(answer)!r}).read_text())").error
+    assert (
+        "FileNotFoundError"
+        in run(pool, episode, f"from pathlib import Path\nprint(Path({str(answer)!r}).read_text())").error
+    )
     assert run(pool, episode, f"import os\nprint(list(os.scandir({str(judge)!r})))").output == "[]\n"
     load = "import os\nprint(os.sys.modules['appworld.task'].Task.load('{0}').ground_truth.answer)"
     assert "ground_truth directory" in run(pool, episode, load.format(episode.task.task_id)).error
     assert "not allowed" in run(pool, episode, "from appworld.task import Task").error
-    uncover = "import os\nc = os.sys.modules['ctypes'].CDLL(None)\nprint(c.umount2({0!r}, 2), c.mount(b'none', b'/proc', b'proc', 0, None))"
+    uncover = "import os\nc = os.sys.modules['ctypes'].CDLL(None)\n"
+    uncover += "print(c.umount2({0!r}, 2), c.mount(b'none', b'/proc', b'proc', 0, None))"
     assert run(pool, episode, uncover.format(os.fsencode(judge))).output == "-1 -1\n"
 
 
@@ -172,15 +193,16 @@ def test_other_processes_network_and_files_are_out_of_reach(pool: EnginePool, gr
     episode, _ = group(2)
     assert run(pool, episode, POSIX + "print(posix.getpid(), list(os.scandir('/proc')))").output == "1 []\n"
     assert "No such process" in run(pool, episode, POSIX + "posix.kill(-1, 9)").error
-    connect = "import os\ns = os.sys.modules['socket'].socket()\nprint(s.connect_ex(('127.0.0.1', 22)), s.connect_ex(('1.1.1.1', 53)))"
-    assert run(pool, episode, connect).output == "101 101\n"                 # ENETUNREACH, loopback too
+    connect = "import os\ns = os.sys.modules['socket'].socket()\n"
+    connect += "print(s.connect_ex(('127.0.0.1', 22)), s.connect_ex(('1.1.1.1', 53)))"
+    assert run(pool, episode, connect).output == "101 101\n"  # ENETUNREACH, loopback too
     assert "Read-only file system" in run(pool, episode, "import os\nos.makedirs('/tmp/evil')").error
     assert not Path("/tmp/evil").exists()
 
 
 def test_private_apis_are_not_in_the_shell(pool: EnginePool, group) -> None:
     [episode] = group(1)
-    names = "print([name for name in ('requester', 'Requester', 'ApiCollection', 'world', 'AppWorld') if name in globals()])"
+    names = "print([n for n in ('requester', 'Requester', 'ApiCollection', 'world', 'AppWorld') if n in globals()])"
     assert run(pool, episode, names).output == "[]\n"
     assert "not allowed" in run(pool, episode, "from appworld.requester import Requester").error
 
@@ -201,7 +223,7 @@ def test_close_ends_the_episodes_and_their_strays(pool: EnginePool, group) -> No
     episodes = group(2)
     assert run(pool, episodes[0], STRAY).status == "ok"
     ours = set(children(pool.stats()["server_pid"])) - before
-    assert len(ours) == 3                                                    # two episodes and the stray
+    assert len(ours) == 3  # two episodes and the stray
     pool.close(episodes)
     assert gone(sorted(ours))
     assert pool.stats()["episodes"] == 0
@@ -221,12 +243,16 @@ pool.step([(episodes[0], "import itertools\\nmax(itertools.count())")])
 
 
 def test_no_process_survives_a_killed_client(mini_world: Path, appworld_python: Path, task_id: str) -> None:
-    client = subprocess.Popen([sys.executable, "-c", CLIENT, str(mini_world), str(appworld_python), task_id], stdout=subprocess.PIPE,
-                              cwd=Path(__file__).resolve().parent.parent, text=True)
+    client = subprocess.Popen(
+        [sys.executable, "-c", CLIENT, str(mini_world), str(appworld_python), task_id],
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).resolve().parent.parent,
+        text=True,
+    )
     server = int(client.stdout.readline())
     time.sleep(0.5)
     pids = [server, *children(server)]
-    assert len(pids) == 4                                                    # server, judge, two episodes
+    assert len(pids) == 4  # server, judge, two episodes
     client.send_signal(signal.SIGKILL)
     client.wait()
     client.stdout.close()
@@ -234,7 +260,9 @@ def test_no_process_survives_a_killed_client(mini_world: Path, appworld_python: 
 
 
 # ---------------------------------------------------------------------- the caller's mistakes
-def test_the_callers_mistakes_are_named(pool: EnginePool, group, mini_world: Path, task_id: str, tmp_path: Path) -> None:
+def test_the_callers_mistakes_are_named(
+    pool: EnginePool, group, mini_world: Path, task_id: str, tmp_path: Path
+) -> None:
     with pytest.raises(UnknownTask, match=task_id):
         pool.open([(task_id[:-1] + "9", 1)])
     with pytest.raises(WorldMissing, match="workbench setup"):

@@ -3,8 +3,8 @@
   template process   opens the AppWorld (no ground truth on its root), forks `copies` episodes, exits
   episode process    one agent's shell; executes code until its socket closes
 
-Only the template's memory is copied, never a file: in-memory SQLite databases survive a fork, and each episode then writes
-below its own directory. Everything here that runs after agent code uses names bound before it (agent code can patch modules).
+Only the template's memory is copied, never a file: in-memory SQLite databases survive a fork, and each episode then
+writes below its own directory. What runs after agent code uses names bound before it (it can patch modules).
 """
 
 import gc
@@ -33,7 +33,8 @@ profile = apis.supervisor.show_profile()
 for app in ("amazon", "phone", "file_system", "spotify", "venmo", "gmail", "splitwise", "simple_note", "todoist"):
     try:
         name = profile["phone_number"] if app == "phone" else profile["email"]
-        getattr(apis, app).show_account(access_token=getattr(apis, app).login(username=name, password=passwords[app])["access_token"])
+        token = getattr(apis, app).login(username=name, password=passwords[app])["access_token"]
+        getattr(apis, app).show_account(access_token=token)
     except Exception:
         pass
 """  # the first request of an app costs several times the later ones
@@ -53,7 +54,7 @@ class Settings:
 
 
 def warm(directory: str) -> str:
-    """Import everything and play one throw-away episode, so that a forked world opens in about 0.1 s. Returns its task id."""
+    """Import everything and play one throw-away episode, so that a forked world opens fast. Returns its task id."""
     ALLOWED_MODULE_NAMES.discard("appworld")  # `from appworld.requester import Requester` reaches the admin app
     for app in get_all_apps():
         import_apis_module(app)
@@ -78,7 +79,7 @@ def warm(directory: str) -> str:
 
 
 def _single_threaded() -> None:
-    """Wait until this process has one thread (the kernel lists a joined one a moment longer); RuntimeError after a second."""
+    """Wait until this process has one thread (the kernel lists a joined one a moment longer), at most a second."""
     for _ in range(200):
         if len(os.listdir("/proc/self/task")) == 1:
             return
@@ -148,7 +149,7 @@ def _episode(world: AppWorld, own: str, channel: socket.socket, settings: Settin
 
 
 def _move(world: AppWorld, directory: str) -> None:
-    """Point a forked world at its own output directory and save its start state there, as the engine does at its opening.
+    """Point a forked world at its own output directory and save its start state there, as the engine does.
 
     The engine fixes these paths when it opens a world; every later write uses one of them.
     """
@@ -195,7 +196,7 @@ def last_line(output: str) -> str:
 
 
 def cut(text: str, limit: int) -> tuple[str, bool]:
-    """Text of at most about `limit` characters: head (2/3) and tail (1/3) kept, and a line that says how many are missing."""
+    """Text of at most about `limit` characters: head (2/3) and tail (1/3), and a line that says what is missing."""
     if len(text) <= limit:
         return text, False
     head, tail = limit * 2 // 3, limit - limit * 2 // 3

@@ -1,4 +1,4 @@
-"""The event loop of the engine's fork server (started by server.py, which describes the processes and the wire format)."""
+"""The event loop of the engine's fork server (server.py describes its processes and its wire format)."""
 
 import collections
 import contextlib

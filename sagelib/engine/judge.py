@@ -1,9 +1,11 @@
-"""The judge: evaluates saved end states against the ground truth. It never runs agent code and talks to the client directly,
-so that nothing it knows ever passes through the memory of a process from which agents are forked.
+"""The judge: evaluates saved end states against the ground truth.
 
-What it trusts: the agent's process writes its own end state (dbs/*.jsonl), so hostile code can write any state it likes. It can
-therefore skip an API's rules, but it cannot see the tests or the answer, the start state comes from the judge's own files, and
-a state that is missing, oversized, not a plain file or not JSON is a failed task, never a fault of ours.
+It never runs agent code, and talks to the client directly, so that nothing it knows ever passes through the memory of a
+process from which agents are forked.
+
+What it trusts: the agent's process writes its own end state (dbs/*.jsonl), so hostile code can write any state it
+likes. It can therefore skip an API's rules, but it cannot see the tests or the answer, the start state comes from the
+judge's own files, and a state that is missing, oversized, not a plain file or not JSON is a failed task, never a fault of ours.
 """
 
 import json
@@ -87,7 +89,7 @@ def _work(jobs: list[tuple[str, str]]) -> tuple[int, int]:
 
 
 def _collect(pid: int, read: int) -> list[dict]:
-    """Results of a child of `_work`, which is gone afterwards; fewer than its jobs when it died, or took JOB_SECONDS, on one."""
+    """Results of a child of `_work`, then gone; fewer than its jobs when it died, or took JOB_SECONDS, on one."""
     data = b""
     while select.select([read], [], [], JOB_SECONDS)[0]:
         chunk = os.read(read, 1 << 16)
@@ -117,7 +119,7 @@ def judge_batch(jobs: list[tuple[str, str]], parallel: int) -> list[dict]:
 
 
 def serve(channel: socket.socket, root: str, parallel: int, warm: tuple[str, str]) -> None:
-    """Answer {"id", "jobs": [[task_id, directory], ...]} with {"id", "outcomes"} until the client closes the channel."""
+    """Answer {"id", "jobs": [[task_id, directory], ...]} with {"id", "outcomes"} until the client goes."""
     path_store.update_root(root)
     get_db_home_path.cache_clear()  # it keeps absolute paths, of the agent's root until now
     evaluate(*warm)  # first use imports; paid once, before any fork

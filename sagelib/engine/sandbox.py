@@ -1,11 +1,11 @@
 """Linux namespaces for the engine's processes, through ctypes (the engine's Python has no os.unshare).
 
 Two steps, because the judge may see the ground truth and the agent may not:
-  enter_outer   server and judge: own user and mount namespace, no network, every file system read-only, a scratch tmpfs of
-                bounded size that vanishes with the last process (nothing to clean up, even after kill -9)
+  enter_outer   server and judge: own user and mount namespace, no network, every file system read-only, a bounded
+                scratch tmpfs that vanishes with the last process (nothing to clean up, even after kill -9)
   hide          server and agents: the ground truth and other private directories are covered by empty mounts
-  lock_episode  one agent: its own process tree (PID namespace), its own output directory as the whole scratch, an empty
-                /proc, no capabilities (so nothing can be uncovered) and resource limits
+  lock_episode  one agent: its own process tree (PID namespace), its own output directory as the whole scratch, an
+                empty /proc, no capabilities (so nothing can be uncovered) and resource limits
 What is not attempted: a system-call filter. A kernel bug, or CPU caches, are outside this model.
 """
 
@@ -71,7 +71,7 @@ def enter_outer(scratch_mb: int) -> str:
 
 
 def possible() -> str | None:
-    """None when the whole sandbox works here, else the reason why not (tried in a child, so that nothing is half done)."""
+    """None when the whole sandbox works here, else the reason why not (tried in a child: nothing is half done)."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -99,7 +99,7 @@ def hide(paths: list[str]) -> None:
 
 
 def new_process_tree() -> None:
-    """The next forked child is process 1 of its own PID namespace: it sees no other process and takes its tree along when it dies."""
+    """The next forked child is process 1 of its own PID namespace: it sees no other, and its tree dies with it."""
     _check(libc.unshare(NEWPID), "unshare pid")
 
 

@@ -1,17 +1,17 @@
-"""The engine's fork server: one process per episode, a task's world opened once per group, limits enforced from outside.
+"""The engine's fork server: one process per episode, a world opened once per group, limits enforced from outside.
 
 Started by sagelib/appworld.py with the AppWorld environment's interpreter; the wire format is one JSON object per line:
   control socket   {"id","op":"open","task_id","episodes":[ints]}  -> {"id","ok":bool,"reason"}
-                   {"id","op":"step","episode","code"}             -> {"id","output","error","done","status","truncated","seconds"}
+                   {"id","op":"step","episode","code"}             -> {"id", the fields of StepResult, "alive"}
                    {"id","op":"close","episodes":[ints]}           -> {"id"}
                    {"id","op":"stats"}                             -> {"id","processes","pss_mb","contained",...}
   judge socket     see judge.py
 Replies come in any order. The server ends, and with it every other process, when the control socket closes.
 
 Process tree: server (forkserver.py; never runs agent code, never sees ground truth) -> judge -> its workers
-                                                                                 -> template (per open, exits) -> episodes
-A step over its limit is killed with its whole process tree. At most `parallel` opens and steps run at once; the others wait
-in a queue, so that a step's clock is not eaten by its neighbours.
+                                                              -> template (per open, exits) -> episodes
+A step over its limit is killed with its whole process tree. At most `parallel` opens and steps run at once; the others
+wait in a queue, so that a step's clock is not eaten by its neighbours.
 """
 
 import json
