@@ -12,8 +12,9 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 SPECIAL = ["<|pad|>", "<|im_start|>", "<|im_end|>"]
 CHATML = ("{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
           "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
-# A capitalised word never carries its leading space, so that a name has the same tokens in prose and inside quotes:
-# the model must copy names, and can only copy what looks the same. Digits are single tokens for the same reason.
+# A capitalised word never carries its leading space, and the world's instructions put other values in quotes: so a name
+# or a value has the same tokens in prose and in code. The model must copy them, and can only copy what looks the same.
+# Digits are single tokens for the same reason.
 WORDS = Regex(r"\n *|\d|[A-Z][a-z]*| ?[a-z]+|_[a-z]+|\.[a-z]+| ?[^\sA-Za-z\d_]+|\s+|_+")
 
 
