@@ -176,8 +176,8 @@ class EnginePool:
     """Starts the engine server for one world; a context manager. At its end no process is left.
 
     `python` is the AppWorld environment's interpreter (default: $SAGELIB_APPWORLD_PYTHON, else the repository's
-    .venvs/appworld/bin/python). `parallel` steps run at once (default: the CPUs this process may use). `sandbox=False` is for
-    debugging only.
+    .venvs/appworld/bin/python). `parallel` steps run at once (default: the CPUs this process may use).
+    `sandbox=False` is for debugging only.
     Not thread-safe. Raises EngineMissing or WorldMissing.
     """
 

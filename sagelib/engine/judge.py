@@ -5,7 +5,8 @@ process from which agents are forked.
 
 What it trusts: the agent's process writes its own end state (dbs/*.jsonl), so hostile code can write any state it
 likes. It can therefore skip an API's rules, but it cannot see the tests or the answer, the start state comes from the
-judge's own files, and a state that is missing, oversized, not a plain file or not JSON is a failed task, never a fault of ours.
+judge's own files, and a state that is missing, oversized, not a plain file or not JSON is a failed task, never a
+fault of ours.
 """
 
 import json
