@@ -13,7 +13,7 @@ Process tree: server (forkserver.py; never runs agent code, never sees ground tr
 A step over its limit is killed with its whole process tree. At most `parallel` opens and steps run at once; the others
 wait in a queue, so that a step's clock is not eaten by its neighbours.
 
-Measured (8 groups of 8 episodes, 12-people world, 2 cores shared with other work at a load of 6, so rather too high), CPU:
+Measured CPU (8 groups of 8 episodes, 12-people world; 2 cores under other work, load 6, so rather too high):
 open a group of 8: 530 ms; print('hi'): 27 ms the first time, 15 ms later; login and 3 pages: 120 ms (6 API calls);
 judge: 69 ms; close: 19 ms. 66 processes hold 2.4 GB PSS; 64 episodes of 64 different tasks held 4.5 GB.
 """
