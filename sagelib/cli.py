@@ -110,8 +110,8 @@ def test_files(fast: bool) -> list[str]:
 
 def command_test(options: argparse.Namespace) -> int:
     """Exit code of pytest."""
-    named = any((ROOT / word.split("::")[0]).exists() for word in options.pytest if not word.startswith("-"))
-    command = [sys.executable, "-m", "pytest", *(["-k", options.k] if options.k else []), *options.pytest,
+    named = any((ROOT / word.split("::")[0]).exists() for word in options.passed_on if not word.startswith("-"))
+    command = [sys.executable, "-m", "pytest", *(["-k", options.k] if options.k else []), *options.passed_on,
                *([] if named else test_files(options.fast))]
     return subprocess.call(command, cwd=ROOT)
 
@@ -126,26 +126,35 @@ def command_lab(options: argparse.Namespace) -> int:
         "display_name": "sagelib", "language": "python"})
     env = os.environ | {"JUPYTER_PATH": str(kernels.parent.parent), "PYTHONPATH": str(ROOT)}
     os.execve(sys.executable, [sys.executable, "-m", "jupyterlab", "--ServerApp.ip=127.0.0.1",
-                               f"--ServerApp.root_dir={ROOT}", *options.jupyter], env)
+                               f"--ServerApp.root_dir={ROOT}", *options.passed_on], env)
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(prog="workbench")
     commands = top.add_subparsers(dest="command", required=True)
+    setup = commands.add_parser("setup", help="build the environments and the world of a profile")
+    setup.add_argument("--profile", choices=sorted(PROFILES), default="laptop")
     rep = commands.add_parser("reproduce", help="run all notebooks that are not done yet")
     rep.add_argument("--profile", choices=sorted(PROFILES), default="laptop")
     rep.add_argument("--seeds", type=parse_seeds, default=[0], help="0 or 0,1,2 or 0..2")
     rep.add_argument("--only", metavar="NOTEBOOK", help="this notebook and what it needs")
     rep.add_argument("--jobs", type=int, help="notebooks at once (default: one per core, at most 4)")
     rep.add_argument("--force", action="store_true", help="run again what is done")
-    test = commands.add_parser("test", help="run the tests")
+    test = commands.add_parser("test", help="run the tests; what is not listed here is passed on to pytest")
     test.add_argument("-k", metavar="EXPRESSION", help="only tests that match (as pytest's)")
     test.add_argument("--fast", action="store_true", help="neither the engine nor whole notebooks")
-    test.add_argument("pytest", nargs=argparse.REMAINDER, help="after --: options for pytest")
     commands.add_parser("runs", help="list the recorded runs")
-    commands.add_parser("lab", help="open JupyterLab").add_argument("jupyter", nargs=argparse.REMAINDER)
+    commands.add_parser("lab", help="open JupyterLab; options are passed on to it")
     return top
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options; ends the process with a sentence when one is wrong. `passed_on`: for pytest or JupyterLab."""
+    options, options.passed_on = parser().parse_known_args(argv)
+    if options.passed_on and options.command not in ("test", "lab"):
+        parser().error(f"{options.command} has no option {options.passed_on[0]}")
+    return options
 
 
 def stop(*_: object) -> None:
@@ -155,9 +164,7 @@ def stop(*_: object) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code of `./workbench argv`."""
-    options = parser().parse_args(argv)
-    if getattr(options, "pytest", None) and options.pytest[0] == "--":
-        options.pytest = options.pytest[1:]
+    options = parse(argv)
     signal.signal(signal.SIGTERM, stop)
     try:
         return globals()[f"command_{options.command}"](options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -57,7 +58,8 @@ def expand(steps: Sequence[Step], profile: str, seeds: Sequence[int]) -> list[No
                               and seed_agrees(nodes[i].seed, seed) and agrees(variants[i], variant))
                 own = {"profile": profile} | ({} if seed is None else {"seed": seed})
                 own |= {"seeds": list(seeds)} if step.all_seeds else {}
-                words = [step.notebook, *map(str, variant.values()), *([] if seed is None else [f"seed {seed}"])]
+                words = [Path(step.notebook).stem, *map(str, variant.values())]
+                words += [] if seed is None else [f"seed {seed}"]
                 limit = step.minutes * 60 if profile in ("smoke", "laptop") else None
                 nodes.append(Node(" ".join(words), step.notebook, own | variant, seed, needs, limit))
                 variants.append(variant)
@@ -149,14 +151,21 @@ class Scheduler:
         node = self.nodes[i]
         try:
             job = Job(node.notebook, node.parameters, [Path(self.records[k]["directory"]) for k in node.needs],
-                      node.timeout_s)
+                      node.timeout_s, force=i in self.forced)
         except RunError as error:
             return self._block(i, str(error))
         if i not in self.forced and runs.fault(job.dir) is None:
             self.records[i] = job.record()
             self.waiting.pop(i, None)
             return self.screen.say(f"{node.name}: done before ({minutes(self.records[i]['seconds'])}, {job.run_id})")
+        if runs.is_locked(job.dir):
+            return self._wait_for_other(i)
         return job
+
+    def _wait_for_other(self, i: int) -> None:
+        if i not in self.waiting:
+            self.screen.say(f"{self.nodes[i].name}: another workbench runs it; waiting for that one")
+        self.waiting[i] = time.time() + 2
 
     def _start(self, i: int, job: Job) -> None:
         problem = runs.fault(job.dir) or "it is forced"
@@ -176,9 +185,7 @@ class Scheduler:
                 continue
             del self.running[i]
             if code == BUSY:
-                if i not in self.waiting:
-                    self.screen.say(f"{self.nodes[i].name}: another workbench runs it; waiting for that one")
-                self.waiting[i] = time.time() + 2
+                self._wait_for_other(i)
                 continue
             self.waiting.pop(i, None)
             record = self.records[i] = job.record()
@@ -236,7 +243,7 @@ class Screen:
         self.last = time.time()
         self._clear()
         if self.tty:
-            width = os.get_terminal_size().columns - 1
+            width = shutil.get_terminal_size().columns - 1
             print("\n".join(f"  {line}"[:width] for line in lines), flush=True)
             self.shown = len(lines)
         else:

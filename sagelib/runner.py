@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import errno
 import json
 import math
 import os
@@ -101,7 +102,7 @@ class Job:
     """One notebook to execute: start() it, poll() it, read its record(). RunError at once when it cannot be run."""
 
     def __init__(self, notebook: Path | str, parameters: Mapping[str, Any], inputs: Sequence[Path] = (),
-                 timeout: float | None = None, threads: int | None = None) -> None:
+                 timeout: float | None = None, threads: int | None = None, force: bool = False) -> None:
         self.notebook = Path(notebook) if str(notebook).endswith(".ipynb") else ROOT / "notebooks" / f"{notebook}.ipynb"
         self.parameters = check_parameters(self.notebook, parameters)
         effective = declared(self.notebook) | self.parameters
@@ -114,7 +115,7 @@ class Job:
         self.dir = runs.runs_root() / profile / f"{self.notebook.stem}-{self.run_id}"
         self.start_record = {"run_id": self.run_id, "notebook": self.notebook.stem, "profile": profile, "seed": seed,
                              "parameters": self.parameters, "inputs": self.inputs, "world": world}
-        self.timeout, self.threads = timeout, threads or os.cpu_count() or 1
+        self.timeout, self.threads, self.force = timeout, threads or os.cpu_count() or 1, force
         self.process: subprocess.Popen | None = None
         self._stopped = False
 
@@ -122,7 +123,7 @@ class Job:
         """The notebook runs in a new process afterwards. Call from a thread that lives as long as the run."""
         self.dir.mkdir(parents=True, exist_ok=True)
         request = {"notebook": str(self.notebook), "directory": str(self.dir), "record": self.start_record,
-                   "timeout": self.timeout, "threads": self.threads, "parent": os.getpid()}
+                   "timeout": self.timeout, "threads": self.threads, "force": self.force, "parent": os.getpid()}
         env = os.environ | {"PYTHONPATH": str(ROOT)}
         with open(self.dir / "log.txt", "ab") as log:
             self.process = subprocess.Popen([sys.executable, "-P", "-m", "sagelib.runner"], stdin=subprocess.PIPE,
@@ -179,7 +180,7 @@ def execute(notebook: Path | str, parameters: Mapping[str, Any], inputs: Sequenc
 
     A run that is done and verifies is not run again unless `force`. `timeout` is in seconds, for all cells together.
     """
-    job = Job(notebook, parameters, inputs, timeout, threads)
+    job = Job(notebook, parameters, inputs, timeout, threads, force)
     if not force and runs.fault(job.dir) is None:
         return job.record()
     job.start()
@@ -290,7 +291,8 @@ class Runner:
                 return "incomplete", f"left by sys.exit({error.evalue}) in {self.where()}"
             return "failed", f"{error.ename}: {error.evalue[:500]} in {self.where()}"
         except OSError as error:
-            return "failed", f"{error.strerror or error} ({error.filename or self.dir})"
+            hint = "; free some space and run the same command again" if error.errno == errno.ENOSPC else ""
+            return "failed", f"{error.strerror or error} ({error.filename or self.dir}){hint}"
         except Exception as error:
             code = self.kernel.poll() if self.kernel else None
             if code is not None and code < 0:
@@ -416,6 +418,8 @@ def main() -> int:
         time.sleep(0.1)
     if held is None:
         return BUSY
+    if not request["force"] and runs.fault(runner.dir) is None:   # another process finished it meanwhile
+        return 0
     runner.begin()
     runner.watch()
     status, reason = runner.run()

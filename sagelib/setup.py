@@ -7,7 +7,6 @@ never changed.
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import hashlib
 import json
@@ -182,8 +181,12 @@ def linked(name: str) -> bool:
 
 def fresh_venv(name: str) -> list[str]:
     """An empty environment in .venvs/<name>; returns the start of its pip command."""
-    place = VENVS / name
+    place, mine = VENVS / name, VENVS / f"{name}.made-by-workbench"
     need_disk(name)
+    if place.exists() and not mine.exists():
+        raise Problem(f".venvs/{name} was not made by ./workbench setup. Fix: move it away (or make it a symbolic link "
+                      f"to an environment of your own), then run the same command again.")
+    mine.touch()
     if place.exists():
         say(name, "what is there is incomplete or made from other versions: building again")
         shutil.rmtree(place)
@@ -269,7 +272,10 @@ def build_world(name: str) -> None:
         return
     need_disk("world")
     begun = place / "generator.txt"   # same generator, interrupted or another plan: it keeps the tasks that are there
-    if place.exists() and not (begun.exists() and begun.read_text() == generator):
+    if place.exists() and not begun.exists():
+        raise Problem(f"data/{name} was not made by ./workbench setup. Fix: move it away, then run the same command "
+                      f"again.")
+    if place.exists() and begun.read_text() != generator:
         say(f"world {name}", "made by another version of the generator: making it again")
         shutil.rmtree(place)
     place.mkdir(parents=True, exist_ok=True)
@@ -320,17 +326,14 @@ def launch(argv: list[str]) -> int:
             return 0
         print(f"workbench: no command {command!r}.\n\n{USAGE}", file=sys.stderr)
         return 2
-    parser = argparse.ArgumentParser(prog=f"workbench {command}", add_help=command == "setup")
-    parser.add_argument("--profile", default="smoke" if command == "test" else "laptop", choices=sorted(PROFILE_WORLD),
-                        help="decides which world is built")
-    parser.add_argument("--fast", action="store_true", help=argparse.SUPPRESS)
-    options, unknown = parser.parse_known_args(rest)
-    if command == "setup" and unknown:
-        parser.error(f"unknown option {unknown[0]}")
-    light = command in ("runs", "lab") or options.fast or "-h" in rest or "--help" in rest
+    from sagelib.cli import parse  # standard library only
+
+    options = parse(argv)   # a wrong option ends here, before anything is built
+    profile = getattr(options, "profile", "smoke")
+    light = command in ("runs", "lab") or getattr(options, "fast", False)
     signal.signal(signal.SIGTERM, interrupt)
     try:
-        setup(() if light else (PROFILE_WORLD[options.profile],), appworld=not light)
+        setup(() if light else (PROFILE_WORLD[profile],), appworld=not light)
     except KeyboardInterrupt:
         stop_children()
         print("workbench: stopped; the same command continues.", file=sys.stderr)

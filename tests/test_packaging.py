@@ -61,7 +61,7 @@ def test_vllm_is_an_extra_inside_the_range_of_trl():
 def test_library_never_imports_appworld_and_setup_needs_only_the_standard_library():
     for path in (ROOT / "sagelib").glob("*.py"):
         assert not re.search(r"(?m)^\s*(import|from) appworld\b", path.read_text()), path.name
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import sagelib.setup"
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import sagelib.setup, sagelib.cli"
     done = subprocess.run([sys.executable, "-IS", "-c", code, ROOT], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -80,7 +80,9 @@ def test_launcher_is_readable_for_old_pythons_and_says_what_is_needed(monkeypatc
 
 @pytest.mark.parametrize("words,code,text", [
     ([], 0, "usage: ./workbench"), (["tset"], 2, "no command 'tset'"),
-    (["setup", "--nope"], 2, "unknown option --nope"),
+    (["setup", "--nope"], 2, "setup has no option --nope"),
+    (["reproduce", "--seedz", "3"], 2, "reproduce has no option --seedz"),
+    (["reproduce", "--seeds", "a"], 2, "seeds are written 0 or 0,1,2 or 0..2"),
     (["reproduce", "--profile", "tiny"], 2, "invalid choice: 'tiny'")])
 def test_command_line_errors(tmp_path, words, code, text):
     command = [sys.executable, ROOT / "workbench", *words]
@@ -143,6 +145,15 @@ def test_a_world_is_built_once_and_again_when_its_generator_changes(checkout, mo
     assert "generate.py" in second and "--plan" in second
 
 
+def test_a_world_of_someone_else_is_not_touched(checkout, monkeypatch):
+    monkeypatch.setitem(setup.NEEDED_GB, "world", 0.0)
+    (checkout / "data" / "smoke").mkdir(parents=True)
+    (checkout / "data" / "smoke" / "precious").touch()
+    with pytest.raises(Problem, match="data/smoke was not made by ./workbench setup"):
+        setup.build_world("smoke")
+    assert (checkout / "data" / "smoke" / "precious").exists()
+
+
 def test_a_failed_world_has_no_stamp_and_says_why(checkout, monkeypatch):
     monkeypatch.setitem(setup.NEEDED_GB, "world", 0.0)
     fake_python(checkout, "appworld", 'echo "OSError: [Errno 28] No space left on device"; exit 1')
@@ -172,6 +183,9 @@ def test_a_half_built_environment_is_built_again(checkout, monkeypatch):
         commands.append([str(c) for c in command]), (checkout / ".venvs" / "main").mkdir(exist_ok=True)))
     (checkout / ".venvs" / "main").mkdir(parents=True)
     (checkout / ".venvs" / "main" / "half").touch()
+    with pytest.raises(Problem, match="not made by ./workbench setup"):
+        setup.build_main()
+    (checkout / ".venvs" / "main.made-by-workbench").touch()
     setup.build_main()
     assert not (checkout / ".venvs" / "main" / "half").exists()
     assert [c[-1] for c in commands] == [str(checkout / ".venvs" / "main"), "torch==2.13.0", ".[test]"]

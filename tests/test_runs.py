@@ -321,7 +321,7 @@ def test_scheduler_failure_stops_only_what_needs_it(tmp_path, capsys):
     assert {i: r["status"] for i, r in scheduler.records.items()} == {0: "done", 1: "failed", 2: "done"}
     assert list(scheduler.blocked) == [3]
     summary = scheduler.summary()
-    assert "ZeroDivisionError" in summary and "log.txt" in summary and "b.ipynb" in summary
+    assert "b: failed: ZeroDivisionError" in summary and "log.txt" in summary and "executed.ipynb" in summary
     second = Scheduler(expand(steps, "smoke", [0]), {0, 2}, jobs=2)
     assert second.run() is True and "done before" in capsys.readouterr().out
 
