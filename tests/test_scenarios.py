@@ -1,0 +1,161 @@
+"""The scenario families and the generated world data/mini (skipped where that has not been generated)."""
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ENGINE = ROOT / "sagelib" / "engine"
+MINI = ROOT / "data" / "mini"
+TRAIN_APPS = {"spotify", "venmo", "phone", "simple_note", "gmail", "todoist", "file_system"}
+needs_mini = pytest.mark.skipif(not (MINI / "datasets.json").exists(), reason="data/mini is not generated: see data/README.md")
+
+LIST_FAMILIES = """
+import json
+from scenario import Action, Question, load_families
+print(json.dumps([{"name": f.name, "split": f.split, "app": f.app, "parts": f.parts, "action": isinstance(f.verb, Action),
+    "main": f.main(), "near": f.main(keep=False), "words": len(f.instruction("Maria Lopez", "Jane Smith").split())} for f in load_families()]))
+"""
+
+
+def run_engine_code(code: str) -> str:
+    """What pure scenario code prints in a process of its own; it needs the standard library only."""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ENGINE, env={**os.environ, "PYTHONPATH": str(ENGINE)},
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def families() -> list[dict]:
+    return json.loads(run_engine_code(LIST_FAMILIES))
+
+
+@pytest.fixture(scope="module")
+def datasets() -> dict:
+    return json.loads((MINI / "datasets.json").read_text())
+
+
+def expert(task: str) -> dict:
+    return json.loads((MINI / "judge" / "data" / "tasks" / task / "ground_truth" / "expert.json").read_text())
+
+
+def test_enough_families_in_every_split(families):
+    count = {split: sum(f["split"] == split for f in families) for split in ("train", "dev", "test_normal", "test_challenge")}
+    assert count["train"] >= 30 and count["dev"] >= 6 and count["test_normal"] >= 12 and count["test_challenge"] >= 10
+    for app in TRAIN_APPS:
+        assert sum(f["app"] == app and f["split"] == "train" for f in families) >= 6
+
+
+def test_challenge_apps_never_occur_in_training(families):
+    by_split = {s: {f["app"] for f in families if f["split"] == s} for s in ("train", "dev", "test_normal", "test_challenge")}
+    assert by_split["train"] == by_split["dev"] == by_split["test_normal"] == TRAIN_APPS
+    assert by_split["test_challenge"] == {"amazon", "splitwise"}
+
+
+def test_every_part_of_test_normal_occurs_in_two_train_families_but_never_the_combination(families):
+    train = [f for f in families if f["split"] == "train"]
+    for f in (f for f in families if f["split"] == "test_normal"):
+        same = [t for t in train if t["app"] == f["app"]]
+        for place, part in enumerate(f["parts"][:3]):
+            assert sum(t["parts"][place] == part for t in same) >= 2, (f["name"], part)
+        assert sum(t["parts"][3] == f["parts"][3] for t in train) >= 2
+        assert all(t["parts"][:3] != f["parts"][:3] for t in same), f["name"]
+
+
+def test_actions_questions_and_indirect_values_are_mixed(families):
+    for split in ("train", "test_normal", "test_challenge"):
+        mine = [f for f in families if f["split"] == split]
+        assert 0.5 <= sum(f["action"] for f in mine) / len(mine) <= 0.75
+        assert 0.25 <= sum(f["parts"][3] != "direct" for f in mine) / len(mine) <= 0.45
+
+
+def test_code_compiles_and_instructions_are_short(families):
+    for f in families:
+        compile(f["main"], f["name"], "exec")
+        compile(f["near"], f["name"], "exec")
+        assert f["main"].count(" if ") == f["near"].count(" if ") + 1
+        assert f["words"] <= 25, f["name"]
+
+
+def test_unknown_part_is_refused_with_the_known_names():
+    out = run_engine_code("from scenario import App\ntry:\n    App('x', [], [], [], [], 'train like songs by direct').parse()\n"
+                          "except ValueError as error:\n    print(error)")
+    assert "no part named 'like'" in out
+
+
+def test_filters_keep_and_enumerate():
+    out = run_engine_code("""
+from scenario import Filter
+rows = [{"t": "Old river song"}, {"t": "New river"}, {"t": "Empty mirror"}]
+f = Filter("w", "with {value}", "word", "value in row", "t", "has")
+print(f.values(rows), len(f.keep(rows, "river")), len(Filter("n", "", "", "", "n", "over").keep([{"n": 5}, {"n": 6}], 5)))
+""")
+    assert out.strip() == "['mirror', 'river', 'song'] 2 1"
+
+
+def test_pairs_are_reproducible_and_mention_challenge_apps_only_as_parts():
+    code = "import json, pairs, scenario\nprint(json.dumps(pairs.make(scenario.load_families(), 7)))"
+    lines = json.loads(run_engine_code(code))
+    assert lines == json.loads(run_engine_code(code))
+    assert len(lines) == 20000 and {line["kind"] for line in lines} == {"source", "filter", "action", "call"}
+    challenge = [line for line in lines if line["app"] in ("amazon", "splitwise")]
+    assert challenge and not any("all products" in line["text"] and "above" in line["text"] for line in challenge)
+
+
+@needs_mini
+def test_datasets_are_disjoint_and_whole(datasets, families):
+    split = {f["name"]: f["split"] for f in families}
+    seen: set[str] = set()
+    for name, entry in datasets.items():
+        assert not seen & set(entry["tasks"])
+        seen |= set(entry["tasks"])
+        assert [t[-2:] for t in entry["tasks"]] == ["_1", "_2", "_3"] * (len(entry["tasks"]) // 3)
+        assert {split[f] for f in entry["families"]} <= {"train" if name in ("train", "demos") else name}
+    held_out = set(datasets["test_normal"]["families"]) | set(datasets["test_challenge"]["families"])
+    assert not held_out & set(datasets["train"]["families"] + datasets["demos"]["families"] + datasets["dev"]["families"])
+
+
+@needs_mini
+def test_tasks_of_a_draw_differ_and_train_shares_nothing_with_demos(datasets):
+    used: dict[str, set] = {}
+    for name in ("train", "demos"):
+        tasks, used[name] = datasets[name]["tasks"], set()
+        for start in range(0, len(tasks), 3):
+            records = [expert(task) for task in tasks[start:start + 3]]
+            owners = [json.loads((MINI / "agent/data/tasks" / t / "specs.json").read_text())["supervisor"]["email"] for t in tasks[start:start + 3]]
+            assert len(set(owners)) == 3 and len({r["value"] for r in records}) == 3
+            used[name] |= {(r["family"], owner, r["value"]) for r, owner in zip(records, owners)}
+    assert not used["train"] & used["demos"]
+
+
+@needs_mini
+def test_the_agent_root_holds_no_truth(datasets):
+    assert not [p for p in (MINI / "agent").rglob("*") if p.name in ("ground_truth", "expert.json", "answer.json", "solution.py")]
+    assert {p.name for p in (MINI / "agent/data/tasks").iterdir()} == {t for e in datasets.values() for t in e["tasks"]}
+
+
+@needs_mini
+def test_every_task_has_failing_and_passing_labels_and_an_answer_only_for_questions(datasets):
+    for entry in datasets.values():
+        for task in entry["tasks"]:
+            folder = MINI / "judge/data/tasks" / task / "ground_truth"
+            labels = [t["label"] for t in json.loads((folder / "test_data.json").read_text())]
+            assert "no_op_fail" in labels
+            record = expert(task)
+            assert (record["answer"] is not None) == record["main"]["call"].startswith("print(")
+            assert len(json.loads((folder / "api_calls.json").read_text())) < 60
+
+
+@needs_mini
+def test_hash_of_a_dataset_is_its_content(datasets):
+    tasks, digest = datasets["dev"]["tasks"], hashlib.sha256()
+    for task in tasks:
+        folder = MINI / "judge" / "data" / "tasks" / task
+        for file in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != "api_calls.json"):
+            digest.update(f"{task}/{file.relative_to(folder)}".encode() + b"\0" + file.read_bytes())
+    assert digest.hexdigest() == datasets["dev"]["sha256"]
