@@ -69,24 +69,26 @@ def done(judge: Path, draw: Draw) -> bool:
     return True
 
 
-def make_draw(builder, truth: Truth, draw: Draw, seed: int) -> Counter:
-    """Build the three tasks; returns why candidates were refused. Runs out of candidates loudly."""
+def make_draw(builder, truth: Truth, draw: Draw, seed: int) -> tuple[Counter, str | None]:
+    """Build the three tasks; returns why candidates were refused, and the reason when the draw has to be left out."""
     refused: Counter = Counter()
-    people, values, made = set(), set(), 0
-    for person, value in drafts.pool(draw.family, truth, seed, draw.dataset, draw.index):
+    people, values = set(), set()
+    ranked = drafts.pool(draw.family, truth, seed, draw.dataset, draw.index)
+    short = f"left out: {draw.dataset} draw {draw.index} of {draw.family.name}: the world has too few users and values for it"
+    if min(len({person["email"] for person, _ in ranked}), len({value for _, value in ranked})) < 3:
+        return refused, short   # known before any task is built; happens in small worlds
+    for person, value in ranked:
         if person["email"] in people or value in values:
             continue
-        reason = builder.build(draw.tasks[made], drafts.make(draw.family, truth, person, value, seed), draw.stamp)
+        reason = builder.build(draw.tasks[len(values)], drafts.make(draw.family, truth, person, value, seed), draw.stamp)
         if reason:
             refused[f"{draw.family.name}: {reason}"] += 1
             continue
         people.add(person["email"])
         values.add(value)
-        made += 1
-        if made == 3:
-            return refused
-    raise RuntimeError(f"{draw.family.name}, {draw.dataset} draw {draw.index}: only {made} of 3 tasks from "
-                       f"{len(drafts.candidates(draw.family, truth))} candidates; refused: {dict(refused)}")
+        if len(values) == 3:
+            return refused, None
+    return refused, short
 
 
 def work(out: Path, seed: int, draws: list[Draw], cursor, results) -> None:
@@ -124,7 +126,9 @@ def run_workers(out: Path, seed: int, draws: list[Draw], jobs: int) -> tuple[Cou
         if kind == "end":
             ended, seconds = ended + 1, seconds + value
             continue
-        finished, refused = finished + 1, refused + value
+        finished, refused = finished + 1, refused + value[0]
+        if value[1]:
+            print(value[1], flush=True)
         elapsed = time.monotonic() - started
         if elapsed - shown >= 5 or finished == len(draws):
             shown = elapsed
@@ -196,7 +200,7 @@ def main() -> None:
         print(f"refused {number:3d} x {reason}")
     if missing:
         print("seconds per task: " + ", ".join(f"{k} {v / 3 / len(missing):.3f}" for k, v in seconds.most_common()))
-    datasets = publish(args.out, args.seed, draws)
+    datasets = publish(args.out, args.seed, [draw for draw in draws if done(args.out / "judge", draw)])
     print(", ".join(f"{name} {len(entry['tasks'])}" for name, entry in datasets.items()) + f" tasks; {time.monotonic() - started:.0f} s")
 
 
