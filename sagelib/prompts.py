@@ -37,6 +37,11 @@ def observation(output: str, error: str | None, limit: int = MAX_OBSERVATION) ->
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def plain(text: str) -> str:
+    """Text of the world or of a skill in which ``<|im_end|>`` and the like are no longer special tokens."""
+    return text.replace("<|", "< |")
+
+
 class ChatFormat:
     """Turns messages into ids with a ChatML-like template whose turns can be appended one by one."""
 
@@ -51,14 +56,15 @@ class ChatFormat:
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     def prompt_ids(self, message: str, role: str = "user") -> list[int]:
-        """Ids up to and including the header of the policy's reply."""
+        """Ids up to and including the header of the policy's reply. The message cannot forge special tokens."""
+        message = plain(message)
         ids = self.tokenizer.apply_chat_template(
             [{"role": role, "content": message}], add_generation_prompt=True, tokenize=True, return_dict=False)
         return list(ids)
 
     def observation_ids(self, text: str, *, closed: bool) -> list[int]:
         """Ids that follow a reply: (its end token, if it was not sampled), the observation, the next reply's header."""
-        tail = f"\n<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+        tail = f"\n<|im_start|>user\n{plain(text)}<|im_end|>\n<|im_start|>assistant\n"
         return ([] if closed else [self.end_id]) + self.encode(tail)
 
     def decode(self, ids: list[int]) -> str:

@@ -1,0 +1,115 @@
+"""Scores, intervals and figures: closed-form expectations."""
+
+import hashlib
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sagelib import datasets, figures, stats
+from sagelib.evaluate import COLUMNS, summarise
+from sagelib.types import Chain
+
+
+def rows(successes: dict[str, list[bool]], **extra) -> pd.DataFrame:
+    """One row per task; every list is a scenario."""
+    data = [{"scenario_id": s, "family": "f", "task_id": f"{s}_{k + 1}", "position": k, "scored": True, "success": ok,
+             "fraction": float(ok), "stop": "completed", "steps": 2 + k, "tokens": 10 * (k + 1), "skills_shown": k,
+             "skills_called": k % 2, "skills_made": 0, "replies_with_error": 0}
+            for s, oks in successes.items() for k, ok in enumerate(oks)]
+    return pd.DataFrame(data, columns=COLUMNS).assign(**extra)
+
+
+def test_tgc_counts_tasks_and_sgc_whole_scenarios():
+    summary = summarise(rows({"a": [True, True, True], "b": [True, False, True]}))
+    assert summary["tgc"] == pytest.approx(100 * 5 / 6) and summary["sgc"] == 50.0
+    assert summary["steps"] == 3 and summary["tokens"] == 20 and summary["n_tasks"] == 6 and summary["n_scenarios"] == 2
+
+
+def test_skill_use_is_a_share_of_later_tasks():
+    summary = summarise(rows({"a": [True, False, True], "b": [True, True, True]}))
+    assert summary["skill_use"] == 50.0            # position 1 calls one, position 2 none
+    assert summary["success_when_used"] == 50.0    # a_2 failed, b_2 passed
+
+
+def test_unscored_tasks_are_left_out_and_counted():
+    table = rows({"a": [True, True, True], "b": [True, True, True]})
+    table.loc[table["task_id"] == "b_2", ["scored", "success"]] = False
+    summary = summarise(table)
+    assert summary["tgc"] == 100.0 and summary["n_tasks"] == 5 and summary["env_failures"] == 1
+    assert summary["sgc"] == 100.0 and summary["n_scenarios"] == 1   # b cannot be judged as a whole
+
+
+def test_nothing_scored_is_an_error():
+    with pytest.raises(RuntimeError, match="none of 3 tasks was scored"):
+        summarise(rows({"a": [True, True, True]}).assign(scored=False))
+
+
+def episodes(p: dict[str, float], seeds: int = 3, n: int = 60) -> pd.DataFrame:
+    rng, parts = np.random.default_rng(5), []
+    for method, chance in p.items():
+        for seed in range(seeds):
+            wins = {f"s{i:02d}": list(rng.random(3) < chance) for i in range(n)}
+            parts.append(rows(wins, method=method, seed=seed, split="test_normal"))
+    return pd.concat(parts)
+
+
+def test_bootstrap_of_constant_scores_has_no_width():
+    assert stats.bootstrap(pd.DataFrame(np.full((7, 3), 40.0))) == pytest.approx((40.0, 40.0, 40.0))
+
+
+def test_bootstrap_agrees_with_the_normal_interval_for_one_seed():
+    values = np.random.default_rng(0).normal(50, 10, 400)
+    mean, low, high = stats.bootstrap(pd.DataFrame(values))
+    half = 1.96 * values.std() / 20
+    assert mean == pytest.approx(values.mean())
+    assert high - mean == pytest.approx(half, rel=0.1) and mean - low == pytest.approx(half, rel=0.1)
+    assert stats.bootstrap(pd.DataFrame(values)) == (mean, low, high)   # fixed seed: the same every time
+
+
+def test_difference_of_clearly_different_methods_excludes_zero_and_of_equal_ones_does_not():
+    data = episodes({"sage": 0.8, "sft": 0.5})
+    scores = {m: stats.scenario_scores(data[data["method"] == m], "tgc") for m in ("sage", "sft")}
+    mean, low, high = stats.paired_difference(scores["sage"], scores["sft"])
+    assert 20 < mean < 40 and low > 0
+    assert stats.paired_difference(scores["sft"], scores["sft"]) == (0.0, 0.0, 0.0)
+
+
+def test_difference_without_common_seeds_is_an_error():
+    a, b = pd.DataFrame({0: [1.0]}, index=["x"]), pd.DataFrame({1: [1.0]}, index=["x"])
+    with pytest.raises(ValueError, match="share no seed"):
+        stats.paired_difference(a, b)
+
+
+def test_scenario_scores_by_metric():
+    data = rows({"a": [True, True, False]}, seed=0)
+    assert stats.scenario_scores(data, "tgc").loc["a", 0] == pytest.approx(200 / 3)
+    assert stats.scenario_scores(data, "sgc").loc["a", 0] == 0.0
+    assert stats.scenario_scores(data, "tokens").loc["a", 0] == 20
+    with pytest.raises(ValueError, match="metric 'tcg'"):
+        stats.scenario_scores(data, "tcg")
+
+
+def test_figures_are_byte_identical_when_drawn_again(tmp_path):
+    digests = []
+    for name in ("one", "two"):
+        figure, data = figures.main_figure(episodes({"base": 0.1, "sage": 0.8}, n=10), "test_normal")
+        paths = figures.save(figure, "main", data, directory=tmp_path / name, run_ids=["b", "a"], command="c")
+        digests.append([hashlib.sha256(p.read_bytes()).hexdigest() for p in paths])
+    assert digests[0] == digests[1]
+    assert set(data["method"]) == {"base", "sage"} and (data["n_scenarios"] == 10).all() and (data["n_seeds"] == 3).all()
+
+
+def test_training_chains_are_ordered_draws_of_one_scenario():
+    scenarios = [Chain(f"s{i}", tuple(f"s{i}_{k}" for k in (1, 2, 3))) for i in range(5)]
+    chains = datasets.training_chains(scenarios, 2, 12, seed=3)
+    assert len(chains) == 12 and chains == datasets.training_chains(scenarios, 2, 12, seed=3)
+    assert {c.scenario_id for c in chains[:5]} == {s.scenario_id for s in scenarios}   # an epoch sees each once
+    assert all(len(set(c.task_ids)) == 2 and all(t.startswith(c.scenario_id) for t in c.task_ids) for c in chains)
+    with pytest.raises(ValueError, match="chain length 4"):
+        datasets.training_chains(scenarios, 4, 1, seed=0)
+
+
+def test_missing_world_names_the_command():
+    with pytest.raises(FileNotFoundError, match="./workbench setup"):
+        datasets.world_dir("nowhere")
