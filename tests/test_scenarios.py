@@ -1,4 +1,5 @@
 """The scenario families and the generated world data/mini (skipped where that has not been generated)."""
+
 import hashlib
 import json
 import os
@@ -12,7 +13,9 @@ ROOT = Path(__file__).parents[1]
 ENGINE = ROOT / "sagelib" / "engine"
 MINI = ROOT / "data" / "mini"
 TRAIN_APPS = {"spotify", "venmo", "phone", "simple_note", "gmail", "todoist", "file_system"}
-needs_mini = pytest.mark.skipif(not (MINI / "datasets.json").exists(), reason="data/mini is not generated: see data/README.md")
+needs_mini = pytest.mark.skipif(
+    not (MINI / "datasets.json").exists(), reason="data/mini is not generated: see data/README.md"
+)
 
 LIST_FAMILIES = """
 import json
@@ -24,8 +27,14 @@ print(json.dumps([{"name": f.name, "split": f.split, "app": f.app, "parts": f.pa
 
 def run_engine_code(code: str) -> str:
     """What pure scenario code prints in a process of its own; it needs the standard library only."""
-    done = subprocess.run([sys.executable, "-c", code], cwd=ENGINE, env={**os.environ, "PYTHONPATH": str(ENGINE)},
-                          capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ENGINE,
+        env={**os.environ, "PYTHONPATH": str(ENGINE)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -45,14 +54,18 @@ def expert(task: str) -> dict:
 
 
 def test_enough_families_in_every_split(families):
-    count = {split: sum(f["split"] == split for f in families) for split in ("train", "dev", "test_normal", "test_challenge")}
+    count = {
+        split: sum(f["split"] == split for f in families) for split in ("train", "dev", "test_normal", "test_challenge")
+    }
     assert count["train"] >= 30 and count["dev"] >= 6 and count["test_normal"] >= 12 and count["test_challenge"] >= 10
     for app in TRAIN_APPS:
         assert sum(f["app"] == app and f["split"] == "train" for f in families) >= 6
 
 
 def test_challenge_apps_never_occur_in_training(families):
-    by_split = {s: {f["app"] for f in families if f["split"] == s} for s in ("train", "dev", "test_normal", "test_challenge")}
+    by_split = {
+        s: {f["app"] for f in families if f["split"] == s} for s in ("train", "dev", "test_normal", "test_challenge")
+    }
     assert by_split["train"] == by_split["dev"] == by_split["test_normal"] == TRAIN_APPS
     assert by_split["test_challenge"] == {"amazon", "splitwise"}
 
@@ -83,9 +96,21 @@ def test_code_compiles_and_instructions_are_short(families):
 
 
 def test_unknown_part_is_refused_with_the_known_names():
-    out = run_engine_code("from scenario import App\ntry:\n    App('x', [], [], [], [], 'train like songs by direct').parse()\n"
-                          "except ValueError as error:\n    print(error)")
+    out = run_engine_code(
+        "from scenario import App\ntry:\n    App('x', [], [], [], [], 'train like songs by direct').parse()\n"
+        "except ValueError as error:\n    print(error)"
+    )
     assert "no part named 'like'" in out
+
+
+def test_a_draw_has_the_same_id_and_stamp_in_every_process():
+    code = (
+        "import generate, scenario\n"
+        "plan = {'train': 1, 'test_challenge': 2}\n"
+        "draws = generate.plan_draws(plan, scenario.load_families(), 7, 'base')\n"
+        "print([(d.scenario, d.stamp) for d in draws])"
+    )
+    assert run_engine_code(code) == run_engine_code(code)
 
 
 def test_filters_keep_and_enumerate():
@@ -117,7 +142,9 @@ def test_datasets_are_disjoint_and_whole(datasets, families):
         assert [t[-2:] for t in entry["tasks"]] == ["_1", "_2", "_3"] * (len(entry["tasks"]) // 3)
         assert {split[f] for f in entry["families"]} <= {"train" if name in ("train", "demos") else name}
     held_out = set(datasets["test_normal"]["families"]) | set(datasets["test_challenge"]["families"])
-    assert not held_out & set(datasets["train"]["families"] + datasets["demos"]["families"] + datasets["dev"]["families"])
+    assert not held_out & set(
+        datasets["train"]["families"] + datasets["demos"]["families"] + datasets["dev"]["families"]
+    )
 
 
 @needs_mini
@@ -126,16 +153,23 @@ def test_tasks_of_a_draw_differ_and_train_shares_nothing_with_demos(datasets):
     for name in ("train", "demos"):
         tasks, used[name] = datasets[name]["tasks"], set()
         for start in range(0, len(tasks), 3):
-            records = [expert(task) for task in tasks[start:start + 3]]
-            owners = [json.loads((MINI / "agent/data/tasks" / t / "specs.json").read_text())["supervisor"]["email"] for t in tasks[start:start + 3]]
+            records = [expert(task) for task in tasks[start : start + 3]]
+            owners = [
+                json.loads((MINI / "agent/data/tasks" / t / "specs.json").read_text())["supervisor"]["email"]
+                for t in tasks[start : start + 3]
+            ]
             assert len(set(owners)) == 3 and len({r["value"] for r in records}) == 3
-            used[name] |= {(r["family"], owner, r["value"]) for r, owner in zip(records, owners)}
+            used[name] |= {(r["family"], owner, r["value"]) for r, owner in zip(records, owners, strict=True)}
     assert not used["train"] & used["demos"]
 
 
 @needs_mini
 def test_the_agent_root_holds_no_truth(datasets):
-    assert not [p for p in (MINI / "agent").rglob("*") if p.name in ("ground_truth", "expert.json", "answer.json", "solution.py")]
+    assert not [
+        p
+        for p in (MINI / "agent").rglob("*")
+        if p.name in ("ground_truth", "expert.json", "answer.json", "solution.py")
+    ]
     assert {p.name for p in (MINI / "agent/data/tasks").iterdir()} == {t for e in datasets.values() for t in e["tasks"]}
 
 

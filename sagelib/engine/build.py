@@ -4,6 +4,7 @@ Gates: the reference solution passes all tests in fewer than 60 API calls; doing
 complete_task, fail; so do the solution without its filter (questions: the answer + 1) and the solution plus a
 side effect elsewhere. One builder per process, because the engine's databases are global to the process.
 """
+
 import json
 import shutil
 import time
@@ -17,19 +18,19 @@ MAX_CALLS = 60
 DONE = "apis.supervisor.complete_task({})"
 SIDE_EFFECT = """token = login("simple_note")
 apis.simple_note.create_note(title="Oops", content="A side effect.", access_token=token)"""
-EVALUATION = '''
+EVALUATION = """
 import json
 
 
 def evaluate(test, public_data, private_data, main_user, models, ground_truth_answer):
     with test("assert answers match."):
         test.answer(json.loads(models.end.supervisor.Task.first().answer), ground_truth_answer)
-'''
-NOTHING_CHANGED = '''
+"""
+NOTHING_CHANGED = """
     with test("assert no model changes."):
         test.case(models.changed_model_names(), "==", set())
-'''
-ROWS_CHANGED = '''
+"""
+ROWS_CHANGED = """
     truth = private_data
 
     with test("assert only the expected models changed."):
@@ -56,7 +57,7 @@ ROWS_CHANGED = '''
             test.case(sum(len(rows) for rows in kinds.values()), "==", 0)
             if number == "one each":
                 test.case(len(along), "==", len(truth.ids))
-'''
+"""
 
 
 def now() -> float:
@@ -104,8 +105,11 @@ class Builder:
 
         AppWorld.close_all()
         home = ":memory:draft"
-        collection = ModelCollection.load(to_db_home_path=home, from_db_home_path=get_db_home_path("disk", "base"), load_apps=self.apps)
+        collection = ModelCollection.load(
+            to_db_home_path=home, from_db_home_path=get_db_home_path("disk", "base"), load_apps=self.apps
+        )
         from appworld.apps.api_lib import set_local_date_and_time, unset_local_date_and_time
+
         freezer = set_local_date_and_time(self.now)
         try:
             self._supervisor(draft)
@@ -113,36 +117,65 @@ class Builder:
                 self._setup(draft)
         finally:
             unset_local_date_and_time(freezer)
-        save_local_dbs(from_db_home_path=home, to_db_home_path=str(folder / "dbs"), format="changes",
-                       app_names=self.apps, delete_if_exists=True)
+        save_local_dbs(
+            from_db_home_path=home,
+            to_db_home_path=str(folder / "dbs"),
+            format="changes",
+            app_names=self.apps,
+            delete_if_exists=True,
+        )
         collection.close()
         ApiCollection.close_all()
 
     def _supervisor(self, draft: Draft) -> None:
         """The supervisor app is empty in the base world; each task fills it for its own user."""
         m, person = self.models["supervisor"], self.models["admin"].MainUser.find_one(email=draft.person["email"])
-        me = m.Supervisor.create_save(**{k: getattr(person, k) for k in ("first_name", "last_name", "email", "phone_number", "birthday", "sex")})
+        me = m.Supervisor.create_save(
+            **{k: getattr(person, k) for k in ("first_name", "last_name", "email", "phone_number", "birthday", "sex")}
+        )
         m.Task.create_save(supervisor_id=me.id, instruction=draft.instruction)
         for address in person.user_addresses:
-            m.Address.create_save(supervisor_id=me.id, name=address.name, **{k: getattr(address.global_address, k) for k in (
-                "street_address", "city", "state", "country", "zip_code")})
+            m.Address.create_save(
+                supervisor_id=me.id,
+                name=address.name,
+                **{
+                    k: getattr(address.global_address, k)
+                    for k in ("street_address", "city", "state", "country", "zip_code")
+                },
+            )
         for card in person.payment_cards:
-            m.PaymentCard.create_save(supervisor_id=me.id, **{k: getattr(card, k) for k in (
-                "owner_name", "card_name", "card_number", "expiry_year", "expiry_month", "cvv_number")})
+            m.PaymentCard.create_save(
+                supervisor_id=me.id,
+                **{
+                    k: getattr(card, k)
+                    for k in ("owner_name", "card_name", "card_number", "expiry_year", "expiry_month", "cvv_number")
+                },
+            )
         for account in person.account_passwords:
-            m.AccountPassword.create_save(supervisor_id=me.id, account_name=account.account_name, password=account.password)
+            m.AccountPassword.create_save(
+                supervisor_id=me.id, account_name=account.account_name, password=account.password
+            )
 
     def _setup(self, draft: Draft) -> None:
         """Add the note or the text message."""
         moment, setup = self.now.subtract(hours=5), draft.setup
         if setup["kind"] == "note":
             m = self.models["simple_note"]
-            m.Note.create_save(user_id=m.User.find_one(email=draft.person["email"]).id, title=setup["title"], tags=[],
-                               content=setup["content"], pinned=False, created_at=moment, updated_at=moment)
+            m.Note.create_save(
+                user_id=m.User.find_one(email=draft.person["email"]).id,
+                title=setup["title"],
+                tags=[],
+                content=setup["content"],
+                pinned=False,
+                created_at=moment,
+                updated_at=moment,
+            )
             return
         m = self.models["phone"]
         sender, me = (m.User.find_one(phone_number=n).id for n in (setup["phone_number"], draft.person["phone_number"]))
-        message = m.GlobalTextMessage.create_save(sender_id=sender, receiver_id=me, message=setup["content"], created_at=moment)
+        message = m.GlobalTextMessage.create_save(
+            sender_id=sender, receiver_id=me, message=setup["content"], created_at=moment
+        )
         for owner in (sender, me):
             m.UserTextMessage.create_save(global_text_message_id=message.id, user_id=owner, created_at=moment)
 
@@ -153,22 +186,45 @@ class Builder:
         question = draft.answer is not None
         steps = [draft.read["call"]] if draft.read else []
         helpers = "\n\n\n".join(h["source"] for h in helpers_of(draft))
-        body = "\n".join([*steps, f"answer = {call(draft)}" if question else call(draft), DONE.format("answer=answer" if question else "")])
+        body = "\n".join(
+            [
+                *steps,
+                f"answer = {call(draft)}" if question else call(draft),
+                DONE.format("answer=answer" if question else ""),
+            ]
+        )
         solution = f"def solution(apis, requester):\n{_indent(helpers)}\n\n{_indent(draft.main)}\n\n{_indent(body)}\n"
-        apps = sorted({draft.app} | ({"note": {"simple_note"}, "text": {"phone"}}[draft.setup["kind"]] if draft.setup else set()))
+        apps = sorted(
+            {draft.app} | ({"note": {"simple_note"}, "text": {"phone"}}[draft.setup["kind"]] if draft.setup else set())
+        )
         mark = f"# Canary String: {self.canary}\n"
         files = {
-            "specs.json": {"instruction": draft.instruction, "supervisor": {k: draft.person[k] for k in (
-                "first_name", "last_name", "email", "phone_number")}, "datetime": self.now.isoformat(),
-                "db_version": DB_VERSION, "canary_string": self.canary},
+            "specs.json": {
+                "instruction": draft.instruction,
+                "supervisor": {k: draft.person[k] for k in ("first_name", "last_name", "email", "phone_number")},
+                "datetime": self.now.isoformat(),
+                "db_version": DB_VERSION,
+                "canary_string": self.canary,
+            },
             # the loader recomputes a missing number, which needs packages that the engine does not install
-            "ground_truth/metadata.json": {"mode": "full", "difficulty": 1 + bool(draft.setup), "num_apps": len(apps), "num_apis": 0,
-                                           "num_api_calls": 0, "num_solution_code_lines": solution.count("\n")},
-            "ground_truth/public_data.json": {"value": draft.value}, "ground_truth/private_data.json": draft.truth,
-            "ground_truth/answer.json": draft.answer, "ground_truth/required_apps.json": apps,
+            "ground_truth/metadata.json": {
+                "mode": "full",
+                "difficulty": 1 + bool(draft.setup),
+                "num_apps": len(apps),
+                "num_apis": 0,
+                "num_api_calls": 0,
+                "num_solution_code_lines": solution.count("\n"),
+            },
+            "ground_truth/public_data.json": {"value": draft.value},
+            "ground_truth/private_data.json": draft.truth,
+            "ground_truth/answer.json": draft.answer,
+            "ground_truth/required_apps.json": apps,
             "ground_truth/evaluation.py": mark + EVALUATION.lstrip() + (NOTHING_CHANGED if question else ROWS_CHANGED),
-            "ground_truth/solution.py": mark + solution, "ground_truth/compiled_solution.py": mark + solution,
-            "ground_truth/generator.py": mark, "ground_truth/api_calls.json": [], "ground_truth/test_data.json": [],
+            "ground_truth/solution.py": mark + solution,
+            "ground_truth/compiled_solution.py": mark + solution,
+            "ground_truth/generator.py": mark,
+            "ground_truth/api_calls.json": [],
+            "ground_truth/test_data.json": [],
         }
         (folder / "ground_truth").mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
@@ -182,14 +238,18 @@ class Builder:
         question, truth = draft.answer is not None, folder / "ground_truth"
         tests = {}
         with self._open(AppWorld, task_id) as world:
-            world.raise_on_unsafe_syntax = False   # parsing this often is slow; the reference below is checked
+            world.raise_on_unsafe_syntax = False  # parsing this often is slow; the reference below is checked
             tests["idle"] = self._judge(world)
             self._run(world, DONE.format(""))
             tests["complete_task only"] = self._judge(world)
             if question:
                 self._run(world, DONE.format(f"answer={draft.answer + 1}"))
             else:
-                self._run(world, "\n".join([*(h["source"] for h in helpers_of(draft)), draft.near_miss, call(draft)]), strict=False)
+                self._run(
+                    world,
+                    "\n".join([*(h["source"] for h in helpers_of(draft)), draft.near_miss, call(draft)]),
+                    strict=False,
+                )
             tests["near miss"] = self._judge(world)
         with self._open(AppWorld, task_id) as world:
             problem, calls = self._solve(world, draft)
@@ -205,7 +265,9 @@ class Builder:
                 return f"{name} passes"
         if len(calls) >= MAX_CALLS:
             return f"{MAX_CALLS} or more api calls"
-        labels = TestTracker.prepare_test_data([dict(p) for p in tests["reference"].passes], [dict(p) for p in tests["idle"].passes])
+        labels = TestTracker.prepare_test_data(
+            [dict(p) for p in tests["reference"].passes], [dict(p) for p in tests["idle"].passes]
+        )
         (truth / "test_data.json").write_text(json.dumps(labels, indent=1))
         (truth / "api_calls.json").write_text(json.dumps(calls))
         return None
@@ -233,7 +295,9 @@ class Builder:
             if shown != draft.setup["content"]:
                 return f"the look-up shows {shown[:60]!r}", []
         record = expert(draft)
-        shown = self._run(world, "\n".join([*(h["source"] for h in record["helpers"]), draft.main, record["main"]["call"]]))
+        shown = self._run(
+            world, "\n".join([*(h["source"] for h in record["helpers"]), draft.main, record["main"]["call"]])
+        )
         if draft.answer is not None and float(shown) != float(draft.answer):
             return f"the main function prints {shown[:40]}, the truth is {draft.answer}", []
         self._run(world, DONE.format("" if draft.answer is None else f"answer={shown}"))
@@ -247,14 +311,22 @@ class Builder:
 
         started, task = now(), world.task
         start = task.model_collection
-        end = ModelCollection.load(to_db_home_path=world.output_db_home_path_in_memory,
-                                   from_db_home_path=world.output_db_home_path_on_disk, load_apps=task.allowed_apps)
+        end = ModelCollection.load(
+            to_db_home_path=world.output_db_home_path_in_memory,
+            from_db_home_path=world.output_db_home_path_on_disk,
+            load_apps=task.allowed_apps,
+        )
         start.clear_ids_record_hashes()
         pair = ModelCollectionPair(start.from_db_home_path, start, world.output_db_home_path_in_memory, end)
         tracker, truth = TestTracker(suppress_errors=True), task.ground_truth
         truth.evaluation_module().evaluate(
-            test=tracker, public_data=truth.public_data, private_data=truth.private_data,
-            main_user=pair.start.admin.MainUser.find_one(**task.supervisor), models=pair, ground_truth_answer=truth.answer)
+            test=tracker,
+            public_data=truth.public_data,
+            private_data=truth.private_data,
+            main_user=pair.start.admin.MainUser.find_one(**task.supervisor),
+            models=pair,
+            ground_truth_answer=truth.answer,
+        )
         end.reset_db_home_path()
         self.seconds["judge"] += now() - started
         return tracker
@@ -292,9 +364,19 @@ def expert(draft: Draft) -> dict:
     """The demonstration as expert.json holds it."""
     called = call(draft)
     helpers = [h for h in helpers_of(draft) if h["name"] in ("login", "pages") and f"{h['name']}(" in draft.main]
-    return {"family": draft.family, "value": draft.value, "read": draft.read, "helpers": helpers,
-            "main": {"name": draft.skill, "source": draft.main, "call": called if draft.answer is None else f"print({called})"},
-            "answer": draft.answer, "thoughts": draft.thoughts}
+    return {
+        "family": draft.family,
+        "value": draft.value,
+        "read": draft.read,
+        "helpers": helpers,
+        "main": {
+            "name": draft.skill,
+            "source": draft.main,
+            "call": called if draft.answer is None else f"print({called})",
+        },
+        "answer": draft.answer,
+        "thoughts": draft.thoughts,
+    }
 
 
 def _indent(code: str) -> str:

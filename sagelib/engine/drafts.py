@@ -1,11 +1,21 @@
 """From a family to concrete tasks: who asks, which value, what is true. Pure Python and SQL, no engine."""
+
 import hashlib
 import random
 from dataclasses import dataclass, field
 
 from scenario import HELPERS, Action, Family, Question, Truth
 
-NOTE_TITLES = ("Weekend list", "Do not forget", "To look up", "Reminder", "Plan for today", "Later", "My pick", "Scratch pad")
+NOTE_TITLES = (
+    "Weekend list",
+    "Do not forget",
+    "To look up",
+    "Reminder",
+    "Plan for today",
+    "Later",
+    "My pick",
+    "Scratch pad",
+)
 NOTE_LINES = ("The {noun} is {value}.", "{Noun}: {value}", "Remember the {noun} {value}.", "My {noun} is {value}.")
 TEXT_LINES = ("The {noun} is {value}.", "Take {value} as the {noun}.", "It is {value}.", "I would pick {value}.")
 MIN_HITS, MAX_HITS = 2, 8
@@ -23,10 +33,10 @@ class Draft:
     skill: str
     main: str
     near_miss: str
-    answer: object                      # None for actions
+    answer: object  # None for actions
     truth: dict = field(default_factory=dict)
-    read: dict | None = None            # {"helpers", "call"}: the look-up of an indirect value
-    setup: dict | None = None           # {"kind": "note" | "text", ...}: what is added to the world for it
+    read: dict | None = None  # {"helpers", "call"}: the look-up of an indirect value
+    setup: dict | None = None  # {"kind": "note" | "text", ...}: what is added to the world for it
     thoughts: dict = field(default_factory=dict)
 
 
@@ -43,7 +53,11 @@ def candidates(family: Family, truth: Truth) -> list[tuple[dict, object]]:
         for value in family.filter.values(rows):
             kept = family.filter.keep(rows, value)
             needs = family.verb.needs if isinstance(family.verb, Action) else ()
-            if MIN_HITS <= len(kept) <= MAX_HITS and len(kept) < len(rows) and all(row[c] == v for row in kept for c, v in needs):
+            if (
+                MIN_HITS <= len(kept) <= MAX_HITS
+                and len(kept) < len(rows)
+                and all(row[c] == v for row in kept for c, v in needs)
+            ):
                 found.append((person, value))
     return found
 
@@ -67,27 +81,48 @@ def make(family: Family, truth: Truth, person: dict, value: object, seed: int) -
     setup, origin = _origin(family, truth, person, value, rng)
     question = isinstance(family.verb, Question)
     draft = Draft(
-        family=family.name, app=family.app, person=person, value=value, instruction=family.instruction(quote(value), origin),
-        skill=family.skill, main=family.main(), near_miss=family.main(keep=False), setup=setup,
-        answer=family.verb.answer(kept) if question else None, thoughts=thoughts(family, origin))
+        family=family.name,
+        app=family.app,
+        person=person,
+        value=value,
+        instruction=family.instruction(quote(value), origin),
+        skill=family.skill,
+        main=family.main(),
+        near_miss=family.main(keep=False),
+        setup=setup,
+        answer=family.verb.answer(kept) if question else None,
+        thoughts=thoughts(family, origin),
+    )
     if setup:
         reader = f"read_{setup['kind']}"
-        draft.read = {"helpers": [{"name": n, "source": HELPERS[n]} for n in ("login", "pages", reader)],
-                      "call": f"print({reader}({quote(origin)}))"}
+        draft.read = {
+            "helpers": [{"name": n, "source": HELPERS[n]} for n in ("login", "pages", reader)],
+            "call": f"print({reader}({quote(origin)}))",
+        }
     if not question:
         verb = family.verb
-        owner = {} if verb.key == "id" else {"user_id": truth.account(family.app, person)}   # an id names one record by itself
-        draft.truth = {"model": family.model(), "change": verb.change, "key": verb.key, "sets": owner | dict(verb.sets),
-                       "ids": sorted({row[verb.id_column] for row in kept}), "also": [list(item) for item in verb.also]}
+        owner = (
+            {} if verb.key == "id" else {"user_id": truth.account(family.app, person)}
+        )  # an id names one record by itself
+        draft.truth = {
+            "model": family.model(),
+            "change": verb.change,
+            "key": verb.key,
+            "sets": owner | dict(verb.sets),
+            "ids": sorted({row[verb.id_column] for row in kept}),
+            "also": [list(item) for item in verb.also],
+        }
     return draft
 
 
 def thoughts(family: Family, origin: str) -> dict:
     """What the demonstration says before each step."""
     place = {"note": f'the note "{origin}"', "text": f"the text message of {origin}", "direct": ""}[family.via]
-    return {"read": f"I need the {family.filter.noun} from {place}." if place else "",
-            "main": f"I {'answer' if isinstance(family.verb, Question) else 'act'} with {family.skill}.",
-            "done": "The task is done."}
+    return {
+        "read": f"I need the {family.filter.noun} from {place}." if place else "",
+        "main": f"I {'answer' if isinstance(family.verb, Question) else 'act'} with {family.skill}.",
+        "done": "The task is done.",
+    }
 
 
 def quote(value: object) -> str:

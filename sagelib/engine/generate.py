@@ -6,11 +6,13 @@
 A draw is three tasks of one family with different users and values. Draws that exist already and are valid are kept,
 so a larger plan only adds. The result does not depend on ``--jobs``. Run world.py first.
 """
+
 import argparse
 import hashlib
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import sys
 import time
@@ -22,7 +24,13 @@ from pathlib import Path
 import drafts
 from scenario import Family, Truth, load_families
 
-DATASETS = {"train": "train", "demos": "train", "dev": "dev", "test_normal": "test_normal", "test_challenge": "test_challenge"}
+DATASETS = {
+    "train": "train",
+    "demos": "train",
+    "dev": "dev",
+    "test_normal": "test_normal",
+    "test_challenge": "test_challenge",
+}
 DEFAULT_PLAN = {"train": 6, "demos": 10, "dev": 3, "test_normal": 4, "test_challenge": 4}
 
 
@@ -33,8 +41,8 @@ class Draw:
     dataset: str
     family: Family
     index: int
-    scenario: str       # the seven hex digits of the task ids
-    stamp: str          # changes when the family, the seed or the base world does
+    scenario: str  # the seven hex digits of the task ids
+    stamp: str  # changes when the family, the seed or the base world does
 
     @property
     def tasks(self) -> list[str]:
@@ -52,8 +60,10 @@ def plan_draws(plan: dict[str, int], families: list[Family], seed: int, base: st
         for index in range(plan.get(dataset, 0)):
             for family in (f for f in families if f.split == split):
                 key = f"{seed}:{dataset}:{family.name}:{index}"
-                stamp = f"{key}:{base}:{family.main()}:{family.instruction('?', '?')}:{family.source.sql}:{family.verb}"
-                draws.append(Draw(dataset, family, index, *(hashlib.sha256(t.encode()).hexdigest()[:n] for t, n in ((key, 7), (stamp, 16)))))
+                verb = re.sub(" at 0x[0-9a-f]+", "", str(family.verb))  # where a function lies in memory says nothing
+                stamp = f"{key}:{base}:{family.main()}:{family.instruction('?', '?')}:{family.source.sql}:{verb}"
+                scenario, stamp = (hashlib.sha256(text.encode()).hexdigest() for text in (key, stamp))
+                draws.append(Draw(dataset, family, index, scenario[:7], stamp[:16]))
     ids = Counter(draw.scenario for draw in draws)
     if max(ids.values(), default=1) > 1:
         sys.exit(f"two draws share the id {ids.most_common(1)[0][0]}: choose another --seed")
@@ -76,11 +86,13 @@ def make_draw(builder, truth: Truth, draw: Draw, seed: int) -> tuple[Counter, st
     ranked = drafts.pool(draw.family, truth, seed, draw.dataset, draw.index)
     short = f"left out: {draw.dataset} draw {draw.index} of {draw.family.name}: the world has too few users and values for it"
     if min(len({person["email"] for person, _ in ranked}), len({value for _, value in ranked})) < 3:
-        return refused, short   # known before any task is built; happens in small worlds
+        return refused, short  # known before any task is built; happens in small worlds
     for person, value in ranked:
         if person["email"] in people or value in values:
             continue
-        reason = builder.build(draw.tasks[len(values)], drafts.make(draw.family, truth, person, value, seed), draw.stamp)
+        reason = builder.build(
+            draw.tasks[len(values)], drafts.make(draw.family, truth, person, value, seed), draw.stamp
+        )
         if reason:
             refused[f"{draw.family.name}: {reason}"] += 1
             continue
@@ -132,8 +144,11 @@ def run_workers(out: Path, seed: int, draws: list[Draw], jobs: int) -> tuple[Cou
         elapsed = time.monotonic() - started
         if elapsed - shown >= 5 or finished == len(draws):
             shown = elapsed
-            print(f"{finished}/{len(draws)} draws, {3 * finished / elapsed:.1f} tasks/s, "
-                  f"about {elapsed / finished * (len(draws) - finished):.0f} s left", flush=True)
+            print(
+                f"{finished}/{len(draws)} draws, {3 * finished / elapsed:.1f} tasks/s, "
+                f"about {elapsed / finished * (len(draws) - finished):.0f} s left",
+                flush=True,
+            )
     return refused, seconds
 
 
@@ -143,7 +158,7 @@ def hash_tasks(judge: Path, tasks: list[str]) -> str:
     for task in tasks:
         folder = judge / "data" / "tasks" / task
         for file in sorted(folder.rglob("*")):
-            if file.is_file() and file.name != "api_calls.json":   # the log holds tokens and times
+            if file.is_file() and file.name != "api_calls.json":  # the log holds tokens and times
                 digest.update(f"{task}/{file.relative_to(folder)}".encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
 
@@ -157,15 +172,19 @@ def publish(out: Path, seed: int, draws: list[Draw]) -> dict:
     for name in DATASETS:
         mine = [draw for draw in draws if draw.dataset == name]
         tasks = [task for draw in mine for task in draw.tasks]
-        datasets[name] = {"tasks": tasks, "families": list(dict.fromkeys(d.family.name for d in mine)), "seed": seed,
-                          "sha256": hash_tasks(judge, tasks)}
+        datasets[name] = {
+            "tasks": tasks,
+            "families": list(dict.fromkeys(d.family.name for d in mine)),
+            "seed": seed,
+            "sha256": hash_tasks(judge, tasks),
+        }
         file = judge / "data" / "datasets" / f"mini_{name}.txt"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("\n".join(tasks) + "\n")
     kept = {task for entry in datasets.values() for task in entry["tasks"]}
     for folder in (judge / "data" / "tasks").iterdir():
         if folder.name not in kept:
-            shutil.rmtree(folder)   # left over from another plan or an interrupted run
+            shutil.rmtree(folder)  # left over from another plan or an interrupted run
     (out / "datasets.json").write_text(json.dumps(datasets, indent=1) + "\n")
     lines = pairs.make(load_families(), seed)
     (out / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -201,7 +220,10 @@ def main() -> None:
     if missing:
         print("seconds per task: " + ", ".join(f"{k} {v / 3 / len(missing):.3f}" for k, v in seconds.most_common()))
     datasets = publish(args.out, args.seed, [draw for draw in draws if done(args.out / "judge", draw)])
-    print(", ".join(f"{name} {len(entry['tasks'])}" for name, entry in datasets.items()) + f" tasks; {time.monotonic() - started:.0f} s")
+    print(
+        ", ".join(f"{name} {len(entry['tasks'])}" for name, entry in datasets.items())
+        + f" tasks; {time.monotonic() - started:.0f} s"
+    )
 
 
 if __name__ == "__main__":

@@ -3,13 +3,16 @@
 They teach what a phrase of an instruction means in code and to copy values. Whole instructions occur for train
 families only; the apps of test_challenge occur as single parts, here and nowhere else in the training data.
 """
+
 import random
 
 from drafts import NOTE_TITLES, quote
 from scenario import Family, Question
 
-FIRST = ("Ava Bela Cora Dan Edda Finn Gita Hugo Ines Jan Kira Leo Mona Nils Olga Paul Quinn Rosa Sven Tara Ugo Vera Will Xenia "
-         "Yara Zeno Amir Bruno Clara Diego Elena Farid Greta Hassan Irene Jonas Karim Lucia Marco Nadia Oscar Petra").split()
+FIRST = (
+    "Ava Bela Cora Dan Edda Finn Gita Hugo Ines Jan Kira Leo Mona Nils Olga Paul Quinn Rosa Sven Tara Ugo Vera Will Xenia "
+    "Yara Zeno Amir Bruno Clara Diego Elena Farid Greta Hassan Irene Jonas Karim Lucia Marco Nadia Oscar Petra"
+).split()
 SYLLABLES = "ba be bo da de do fa fe ga go ha he ka ko la le lo ma me mo na ne no pa po ra re ro sa se so ta te to va ve wa wi zo".split()
 PER_KIND = 5000
 
@@ -41,16 +44,28 @@ def phrase(family: Family, value: object) -> str:
 def make(families: list[Family], seed: int) -> list[dict]:
     """About 20,000 pairs in a shuffled order, the same for the same seed."""
     rng = random.Random(seed)
-    unique = {kind: list({(f.app, getattr(f, kind).name): f for f in families}.values()) for kind in ("source", "filter", "verb")}
+    unique = {
+        kind: list({(f.app, getattr(f, kind).name): f for f in families}.values())
+        for kind in ("source", "filter", "verb")
+    }
     train = [f for f in families if f.split == "train"]
     lines = []
     for n in range(PER_KIND):
         f = unique["source"][n % len(unique["source"])]
         lines.append({"app": f.app, "kind": "source", "text": f"{f.app}: {f.source.text}", "code": f.source.code})
         f = unique["filter"][n % len(unique["filter"])]
-        lines.append({"app": f.app, "kind": "filter", "text": f"{f.app}: {phrase(f, value_for(f, rng))}", "code": f.filter.code})
+        lines.append(
+            {"app": f.app, "kind": "filter", "text": f"{f.app}: {phrase(f, value_for(f, rng))}", "code": f.filter.code}
+        )
         f = unique["verb"][n % len(unique["verb"])]
-        lines.append({"app": f.app, "kind": "action", "text": f"{f.app}: {verb_text(f)}", "code": f.verb.code.replace("{item}", f.source.item)})
+        lines.append(
+            {
+                "app": f.app,
+                "kind": "action",
+                "text": f"{f.app}: {verb_text(f)}",
+                "code": f.verb.code.replace("{item}", f.source.item),
+            }
+        )
         lines.append(call_pair(n, unique, train, rng))
     rng.shuffle(lines)
     return lines
@@ -69,12 +84,19 @@ def call_pair(n: int, unique: dict, train: list[Family], rng: random.Random) -> 
         value = value_for(f, rng)
         text, code = f.instruction(quote(value), rng.choice(NOTE_TITLES)), f"{f.skill}({quote(value)})"
         if f.via != "direct":
-            title = f"{rng.choice(FIRST)} {word(rng).capitalize()}" if f.via == "text" else f"{word(rng)} {word(rng)}".capitalize()
+            title = (
+                f"{rng.choice(FIRST)} {word(rng).capitalize()}"
+                if f.via == "text"
+                else f"{word(rng)} {word(rng)}".capitalize()
+            )
             text, code = f.instruction(quote(value), title), f"print(read_{f.via}({quote(title)}))"
         return {"app": f.app, "kind": "call", "text": f"{f.app}: {text}", "code": code}
     kind = ("source", "filter", "verb")[n % 4 - 1]
     f = rng.choice(unique[kind])
     value = value_for(f, rng)
-    text, code = {"source": (f.source.text, f.source.name), "filter": (phrase(f, value), f"{f.filter.name}({quote(value)})"),
-                  "verb": (verb_text(f), f.verb.name)}[kind]
+    text, code = {
+        "source": (f.source.text, f.source.name),
+        "filter": (phrase(f, value), f"{f.filter.name}({quote(value)})"),
+        "verb": (verb_text(f), f.verb.name),
+    }[kind]
     return {"app": f.app, "kind": "call", "text": f"{f.app}: {text}", "code": code}

@@ -21,6 +21,7 @@ carries a phrase of the instruction, a piece of the agent's code, and an *indepe
 To add a scenario: one more line under ``families`` if its parts exist, else one Source, Filter or Action first.
 Ways a value reaches the agent: ``direct`` (in the instruction), ``note`` (a note of the user), ``text`` (a contact's message).
 """
+
 import importlib
 import json
 import sqlite3
@@ -31,27 +32,27 @@ from pathlib import Path
 APPS = ("spotify", "venmo", "phone", "simple_note", "gmail", "todoist", "file_system", "amazon", "splitwise")
 SPLITS = ("train", "dev", "test_normal", "test_challenge")
 HELPERS = {
-    "login": '''def login(app):
+    "login": """def login(app):
     me = apis.supervisor.show_profile()
     passwords = {row["account_name"]: row["password"] for row in apis.supervisor.show_account_passwords()}
     name = me["phone_number"] if app == "phone" else me["email"]
-    return apis[app].login(username=name, password=passwords[app])["access_token"]''',
-    "pages": '''def pages(api, **kw):
+    return apis[app].login(username=name, password=passwords[app])["access_token"]""",
+    "pages": """def pages(api, **kw):
     rows, page = [], 0
     while batch := api(page_index=page, page_limit=20, **kw):
         rows += batch
         page += 1
-    return rows''',
-    "read_note": '''def read_note(title):
+    return rows""",
+    "read_note": """def read_note(title):
     token = login("simple_note")
     for row in pages(apis.simple_note.search_notes, access_token=token):
         if row["title"] == title:
-            return apis.simple_note.show_note(note_id=row["note_id"], access_token=token)["content"]''',
-    "read_text": '''def read_text(name):
+            return apis.simple_note.show_note(note_id=row["note_id"], access_token=token)["content"]""",
+    "read_text": """def read_text(name):
     token = login("phone")
     for row in pages(apis.phone.search_text_messages, only_latest_per_contact=True, access_token=token):
         if row["sender"]["name"] == name:
-            return row["message"]''',
+            return row["message"]""",
 }
 COMPARE: dict[str, Callable] = {
     "is": lambda cell, value: cell == value,
@@ -70,7 +71,7 @@ class Source:
     text: str
     code: str
     sql: str
-    item: str = ""      # what the app calls one row, for actions whose api is named after it
+    item: str = ""  # what the app calls one row, for actions whose api is named after it
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,9 @@ class Filter:
     """Keeps rows whose ``column`` compares with the value as ``how`` says (see COMPARE)."""
 
     name: str
-    text: str           # phrase with {value}; what follows the value is left out when it comes from a note or text
-    noun: str           # what the value is, for "the <noun> in my note"
-    code: str           # expression over row and value
+    text: str  # phrase with {value}; what follows the value is left out when it comes from a note or text
+    noun: str  # what the value is, for "the <noun> in my note"
+    code: str  # expression over row and value
     column: str
     how: str
 
@@ -105,14 +106,14 @@ class Action:
     name: str
     text: str
     code: str
-    model: str                       # "spotify.SongLike", or with {Item}: the item's class name
-    change: str                      # "added" | "removed" | "updated"
-    key: str = "id"                  # the field of the changed record that holds the row's id
-    id_column: str = "id"            # the column of the source's sql that holds that id
-    sets: tuple = ()                 # ((field, value), ...) of each changed record
-    needs: tuple = ()                # ((column, value), ...): the action is only possible on such rows
-    also: tuple = ()                 # ((model, change, "one each" | "some"), ...): what the engine changes with it
-    tail: str = ""                   # words after the rows: "to my backup folder"
+    model: str  # "spotify.SongLike", or with {Item}: the item's class name
+    change: str  # "added" | "removed" | "updated"
+    key: str = "id"  # the field of the changed record that holds the row's id
+    id_column: str = "id"  # the column of the source's sql that holds that id
+    sets: tuple = ()  # ((field, value), ...) of each changed record
+    needs: tuple = ()  # ((column, value), ...): the action is only possible on such rows
+    also: tuple = ()  # ((model, change, "one each" | "some"), ...): what the engine changes with it
+    tail: str = ""  # words after the rows: "to my backup folder"
 
 
 @dataclass(frozen=True)
@@ -120,8 +121,8 @@ class Question:
     """Sums up the kept rows; ``answer`` computes the truth from the sql rows."""
 
     name: str
-    text: str           # with {rows}
-    code: str           # return statement over rows
+    text: str  # with {rows}
+    code: str  # return statement over rows
     answer: Callable
 
 
@@ -164,7 +165,10 @@ class Family:
     def instruction(self, value: str, origin: str) -> str:
         """The task in words; ``value`` as code writes it (text in quotes), ``origin`` is the note's title or the contact's name."""
         lead = self.filter.text.split("{value}")[0]
-        indirect = {"note": f'the {self.filter.noun} in my note "{origin}"', "text": f"the {self.filter.noun} that {origin} texted me"}
+        indirect = {
+            "note": f'the {self.filter.noun} in my note "{origin}"',
+            "text": f"the {self.filter.noun} that {origin} texted me",
+        }
         phrase = self.filter.text.replace("{value}", value) if self.via == "direct" else lead + indirect[self.via]
         rows = f"{self.source.text} {phrase}"
         if isinstance(self.verb, Question):
@@ -195,11 +199,17 @@ class App:
         for line in filter(str.strip, self.families.splitlines()):
             split, *names, via = line.split()
             if split not in SPLITS or via not in ("direct", "note", "text") or len(names) != 3:
-                raise ValueError(f"{self.name}: family line {line.strip()!r} is not: split verb source filter direct|note|text")
-            for name, table in zip(names, tables):
+                raise ValueError(
+                    f"{self.name}: family line {line.strip()!r} is not: split verb source filter direct|note|text"
+                )
+            for name, table in zip(names, tables, strict=True):
                 if name not in table:
-                    raise ValueError(f"{self.name}: no part named {name!r} in {line.strip()!r}; there are {sorted(table)}")
-            found.append(Family(self.name, split, *(table[name] for name, table in zip(names, tables)), via))
+                    raise ValueError(
+                        f"{self.name}: no part named {name!r} in {line.strip()!r}; there are {sorted(table)}"
+                    )
+            found.append(
+                Family(self.name, split, *(table[name] for name, table in zip(names, tables, strict=True)), via)
+            )
         return found
 
 
@@ -238,8 +248,12 @@ class Truth:
 
     def contacts(self, person: dict) -> list[dict]:
         """The person's phone contacts."""
-        return [dict(row) for row in self.files["phone"].execute(
-            "SELECT * FROM contacts WHERE user_id = ? ORDER BY id", (self.account("phone", person),))]
+        return [
+            dict(row)
+            for row in self.files["phone"].execute(
+                "SELECT * FROM contacts WHERE user_id = ? ORDER BY id", (self.account("phone", person),)
+            )
+        ]
 
     def rows(self, app: str, source: Source, person: dict) -> list[dict]:
         """The source's rows; JSON lists are decoded, whole floats become integers."""

@@ -1,4 +1,5 @@
 """File system: files of three folders; rows are paths."""
+
 from scenario import Action, App, Filter, Question, Source
 
 FILE = """SELECT f.id, f.path, d.path || 'backup/' || replace(f.path, d.path || '{folder}/', '') AS backup
@@ -8,8 +9,12 @@ FILE = """SELECT f.id, f.path, d.path || 'backup/' || replace(f.path, d.path || 
 
 def _folder(name: str) -> Source:
     """The files of one folder of the home directory."""
-    return Source(name, f"files in my {name} folder", f'apis.file_system.show_directory(directory_path="~/{name}", access_token=token)',
-                  FILE.format(folder=name))
+    return Source(
+        name,
+        f"files in my {name} folder",
+        f'apis.file_system.show_directory(directory_path="~/{name}", access_token=token)',
+        FILE.format(folder=name),
+    )
 
 
 APP = App(
@@ -20,10 +25,25 @@ APP = App(
         Filter("with_word", "whose name has {value}", "word", "value in row", "path", "has"),
     ],
     actions=[
-        Action("delete", "Delete", "apis.file_system.delete_file(file_path=row, access_token=token)", "file_system.File", "removed",
-               also=(("file_system.Directory", "updated", "some"),)),
-        Action("copy", "Copy", 'apis.file_system.copy_file(source_file_path=row, destination_file_path="~/backup/" + row.split("/")[-1], access_token=token)',
-               "file_system.File", "added", "path", "backup", also=(("file_system.Directory", "updated", "some"),), tail="to my backup folder"),
+        Action(
+            "delete",
+            "Delete",
+            "apis.file_system.delete_file(file_path=row, access_token=token)",
+            "file_system.File",
+            "removed",
+            also=(("file_system.Directory", "updated", "some"),),
+        ),
+        Action(
+            "copy",
+            "Copy",
+            'apis.file_system.copy_file(source_file_path=row, destination_file_path="~/backup/" + row.split("/")[-1], access_token=token)',
+            "file_system.File",
+            "added",
+            "path",
+            "backup",
+            also=(("file_system.Directory", "updated", "some"),),
+            tail="to my backup folder",
+        ),
     ],
     questions=[Question("count", "How many {rows} are there?", "return len(rows)", len)],
     families="""
@@ -39,4 +59,5 @@ APP = App(
         test_normal  delete  documents  with_word  direct
         test_normal  copy    photos     with_word  note
         test_normal  count   documents  ending_in  direct
-    """)
+    """,
+)

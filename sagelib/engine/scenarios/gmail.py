@@ -1,4 +1,5 @@
 """Gmail: threads in the inbox, unread ones, archived ones."""
+
 from scenario import Action, App, Filter, Question, Source
 
 THREAD = """SELECT t.id, t.label, t.starred, t.archived, t.read, e.subject, s.first_name || ' ' || s.last_name AS sender
@@ -10,20 +11,61 @@ MODEL = "gmail.UserEmailThread"
 APP = App(
     "gmail",
     sources=[
-        Source("inbox", "emails in my Gmail inbox", "pages(apis.gmail.show_inbox_threads, access_token=token)", THREAD.format(where="NOT t.archived")),
-        Source("unread", "unread emails in my Gmail inbox", "pages(apis.gmail.show_inbox_threads, read=False, access_token=token)",
-               THREAD.format(where="NOT t.archived AND NOT t.read")),
-        Source("archive", "emails in my Gmail archive", "pages(apis.gmail.show_archived_threads, access_token=token)", THREAD.format(where="t.archived")),
+        Source(
+            "inbox",
+            "emails in my Gmail inbox",
+            "pages(apis.gmail.show_inbox_threads, access_token=token)",
+            THREAD.format(where="NOT t.archived"),
+        ),
+        Source(
+            "unread",
+            "unread emails in my Gmail inbox",
+            "pages(apis.gmail.show_inbox_threads, read=False, access_token=token)",
+            THREAD.format(where="NOT t.archived AND NOT t.read"),
+        ),
+        Source(
+            "archive",
+            "emails in my Gmail archive",
+            "pages(apis.gmail.show_archived_threads, access_token=token)",
+            THREAD.format(where="t.archived"),
+        ),
     ],
     filters=[
-        Filter("from_person", "from {value}", "sender", 'value in [p["name"] for p in row["participants"]]', "sender", "is"),
+        Filter(
+            "from_person", "from {value}", "sender", 'value in [p["name"] for p in row["participants"]]', "sender", "is"
+        ),
         Filter("about", "about {value}", "subject", 'row["subject"] == value', "subject", "is"),
         Filter("labelled", "labelled {value}", "label", 'row["label"] == value', "label", "is"),
     ],
     actions=[
-        Action("star", "Star", f"apis.gmail.mark_thread_starred{THREAD_ID}", MODEL, "updated", sets=(("starred", True),), needs=(("starred", 0),)),
-        Action("archive", "Archive", f"apis.gmail.mark_thread_archived{THREAD_ID}", MODEL, "updated", sets=(("archived", True),), needs=(("archived", 0),)),
-        Action("read", "Mark", f"apis.gmail.mark_thread_read{THREAD_ID}", MODEL, "updated", sets=(("read", True),), needs=(("read", 0),), tail="as read"),
+        Action(
+            "star",
+            "Star",
+            f"apis.gmail.mark_thread_starred{THREAD_ID}",
+            MODEL,
+            "updated",
+            sets=(("starred", True),),
+            needs=(("starred", 0),),
+        ),
+        Action(
+            "archive",
+            "Archive",
+            f"apis.gmail.mark_thread_archived{THREAD_ID}",
+            MODEL,
+            "updated",
+            sets=(("archived", True),),
+            needs=(("archived", 0),),
+        ),
+        Action(
+            "read",
+            "Mark",
+            f"apis.gmail.mark_thread_read{THREAD_ID}",
+            MODEL,
+            "updated",
+            sets=(("read", True),),
+            needs=(("read", 0),),
+            tail="as read",
+        ),
         Action("delete", "Delete", f"apis.gmail.delete_thread{THREAD_ID}", MODEL, "removed"),
     ],
     questions=[Question("count", "How many {rows} are there?", "return len(rows)", len)],
@@ -43,4 +85,5 @@ APP = App(
         test_normal  star     inbox    about        direct
         test_normal  archive  inbox    from_person  note
         test_normal  count    archive  labelled     direct
-    """)
+    """,
+)

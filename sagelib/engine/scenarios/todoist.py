@@ -1,19 +1,31 @@
 """Todoist: tasks of all projects, of the inbox, or only the open ones."""
+
 from scenario import Action, App, Filter, Question, Source
 
 TASK = """SELECT t.id, t.title, t.priority, substr(t.due_date, 1, 10) AS due, t.duration, t.is_completed, t.priority = 'high' AS high
     FROM tasks t JOIN projects p ON p.id = t.project_id WHERE p.user_id = :me {where} ORDER BY t.id"""
-ALL = ('[row for p in pages(apis.todoist.show_projects, access_token=token) for row in '
-       'apis.todoist.show_tasks(project_id=p["project_id"], {extra}access_token=token)["no_section_tasks"]]')
+ALL = (
+    "[row for p in pages(apis.todoist.show_projects, access_token=token) for row in "
+    'apis.todoist.show_tasks(project_id=p["project_id"], {extra}access_token=token)["no_section_tasks"]]'
+)
 TASK_ID = 'task_id=row["task_id"], '
 
 APP = App(
     "todoist",
     sources=[
         Source("tasks", "tasks in Todoist", ALL.format(extra=""), TASK.format(where="")),
-        Source("open_tasks", "open tasks in Todoist", ALL.format(extra="is_completed=False, "), TASK.format(where="AND NOT t.is_completed")),
-        Source("inbox_tasks", "tasks in my Todoist inbox",
-               'apis.todoist.show_tasks(project_id=0, access_token=token)["no_section_tasks"]', TASK.format(where="AND p.is_inbox")),
+        Source(
+            "open_tasks",
+            "open tasks in Todoist",
+            ALL.format(extra="is_completed=False, "),
+            TASK.format(where="AND NOT t.is_completed"),
+        ),
+        Source(
+            "inbox_tasks",
+            "tasks in my Todoist inbox",
+            'apis.todoist.show_tasks(project_id=0, access_token=token)["no_section_tasks"]',
+            TASK.format(where="AND p.is_inbox"),
+        ),
     ],
     filters=[
         Filter("with_priority", "with {value} priority", "priority", 'row["priority"] == value', "priority", "is"),
@@ -22,16 +34,35 @@ APP = App(
         Filter("longer_than", "longer than {value} minutes", "length", 'row["duration"] > value', "duration", "over"),
     ],
     actions=[
-        Action("complete", "Complete", f"apis.todoist.update_task({TASK_ID}is_completed=True, access_token=token)", "todoist.Task", "updated",
-               sets=(("is_completed", True),), needs=(("is_completed", 0),)),
+        Action(
+            "complete",
+            "Complete",
+            f"apis.todoist.update_task({TASK_ID}is_completed=True, access_token=token)",
+            "todoist.Task",
+            "updated",
+            sets=(("is_completed", True),),
+            needs=(("is_completed", 0),),
+        ),
         Action("delete", "Delete", f"apis.todoist.delete_task({TASK_ID}access_token=token)", "todoist.Task", "removed"),
-        Action("raise", "Raise", f'apis.todoist.update_task({TASK_ID}priority="high", access_token=token)', "todoist.Task", "updated",
-               sets=(("priority", "high"),), needs=(("high", 0),), tail="to high priority"),
+        Action(
+            "raise",
+            "Raise",
+            f'apis.todoist.update_task({TASK_ID}priority="high", access_token=token)',
+            "todoist.Task",
+            "updated",
+            sets=(("priority", "high"),),
+            needs=(("high", 0),),
+            tail="to high priority",
+        ),
     ],
     questions=[
         Question("count", "How many {rows} are there?", "return len(rows)", len),
-        Question("total", "What is the total length in minutes of all {rows}?", 'return sum(row["duration"] for row in rows)',
-                 lambda rows: sum(row["duration"] for row in rows)),
+        Question(
+            "total",
+            "What is the total length in minutes of all {rows}?",
+            'return sum(row["duration"] for row in rows)',
+            lambda rows: sum(row["duration"] for row in rows),
+        ),
     ],
     families="""
         train  complete  open_tasks   with_priority  note
@@ -49,4 +80,5 @@ APP = App(
         test_normal  complete  open_tasks   with_word      direct
         test_normal  delete    inbox_tasks  due_on         direct
         test_normal  total     tasks        due_on         note
-    """)
+    """,
+)
