@@ -4,6 +4,7 @@ Each credit function is pure: outcomes ``r_K`` (None = not scored), use flags ``
 ``used_K[k]`` is True when task k called a skill that was generated in an earlier task of the chain.
 Formulas and golden vectors: SAGE (arXiv 2512.17102), section 3.3.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

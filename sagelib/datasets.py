@@ -1,4 +1,5 @@
 """Which tasks are played: the world's data sets, and the chains that a training run consumes."""
+
 from __future__ import annotations
 
 import difflib
@@ -16,7 +17,9 @@ def world_dir(world: str) -> Path:
     """Directory of a generated world; FileNotFoundError with the command that makes it."""
     path = REPOSITORY / "data" / world
     if not (path / "datasets.json").is_file():
-        raise FileNotFoundError(f"world {world!r} is not there (no {path / 'datasets.json'}); make it with ./workbench setup")
+        raise FileNotFoundError(
+            f"world {world!r} is not there (no {path / 'datasets.json'}); make it with ./workbench setup"
+        )
     return path
 
 
@@ -28,7 +31,10 @@ def load_dataset(world: str, name: str, scenarios: int | None = None) -> tuple[l
     datasets = json.loads((world_dir(world) / "datasets.json").read_text())
     if name not in datasets:
         near = difflib.get_close_matches(name, datasets, 1)
-        raise KeyError(f"world {world!r} has no data set {name!r}" + (f"; did you mean {near[0]!r}?" if near else f": {sorted(datasets)}"))
+        raise KeyError(
+            f"world {world!r} has no data set {name!r}"
+            + (f"; did you mean {near[0]!r}?" if near else f": {sorted(datasets)}")
+        )
     tasks: dict[str, list[str]] = {}
     for task_id in datasets[name]["tasks"]:
         tasks.setdefault(task_id.rsplit("_", 1)[0], []).append(task_id)
@@ -51,7 +57,9 @@ def load_pairs(world: str) -> list[dict[str, Any]]:
 def training_chains(scenarios: list[Chain], length: int, count: int, seed: int) -> list[Chain]:
     """``count`` chains of ``length`` tasks: scenarios in shuffled epochs, the tasks of each an ordered random draw."""
     if length > min(len(c.task_ids) for c in scenarios):
-        raise ValueError(f"chain length {length} exceeds the {min(len(c.task_ids) for c in scenarios)} tasks of a scenario")
+        raise ValueError(
+            f"chain length {length} exceeds the {min(len(c.task_ids) for c in scenarios)} tasks of a scenario"
+        )
     rng, chains = random.Random(seed), []
     while len(chains) < count:
         for scenario in rng.sample(scenarios, len(scenarios)):

@@ -3,6 +3,7 @@
 TGC: share of tasks whose unit tests all pass. SGC: share of scenarios whose three tasks all pass. Steps: blocks per
 task. Tokens: sampled tokens per task. A task that the engine failed to score is left out and counted, never a zero.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -14,20 +15,43 @@ from sagelib.prompts import ChatFormat
 from sagelib.rollout import RolloutSettings, World, rollout
 from sagelib.types import Chain, ChainRun, Episode
 
-COLUMNS = ["scenario_id", "family", "task_id", "position", "scored", "success", "fraction", "stop", "steps", "tokens",
-           "skills_shown", "skills_called", "skills_made", "replies_with_error"]
+COLUMNS = [
+    "scenario_id",
+    "family",
+    "task_id",
+    "position",
+    "scored",
+    "success",
+    "fraction",
+    "stop",
+    "steps",
+    "tokens",
+    "skills_shown",
+    "skills_called",
+    "skills_made",
+    "replies_with_error",
+]
 
 
-def evaluate(policy: Policy, world: World, format: ChatFormat, chains: Sequence[Chain], families: dict[str, str],
-             settings: RolloutSettings, *, seed: int, batch: int = 20,
-             progress: Callable[[int, int], None] = lambda done, total: None) -> tuple[pd.DataFrame, list[ChainRun]]:
+def evaluate(
+    policy: Policy,
+    world: World,
+    format: ChatFormat,
+    chains: Sequence[Chain],
+    families: dict[str, str],
+    settings: RolloutSettings,
+    *,
+    seed: int,
+    batch: int = 20,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[pd.DataFrame, list[ChainRun]]:
     """Play each scenario once. Returns one row per task (`COLUMNS`) and the runs, in the order of ``chains``.
 
     The result depends on ``seed`` and ``batch`` (sampling shares one random stream per batch), not on timing.
     """
     runs: list[ChainRun] = []
     for start in range(0, len(chains), batch):
-        part = chains[start:start + batch]
+        part = chains[start : start + batch]
         runs += rollout(part, 1, policy, world, format, settings, seed=seed * 1_000_003 + start * 101)
         progress(len(runs), len(chains))
     rows = [episode_row(e, families[e.scenario_id]) for run in runs for e in run.episodes]
@@ -36,11 +60,21 @@ def evaluate(policy: Policy, world: World, format: ChatFormat, chains: Sequence[
 
 def episode_row(episode: Episode, family: str) -> dict:
     return {
-        "scenario_id": episode.scenario_id, "family": family, "task_id": episode.task_id, "position": episode.position,
-        "scored": episode.scored, "success": episode.success, "fraction": episode.fraction, "stop": str(episode.stop),
-        "steps": episode.steps, "tokens": episode.segment.generated, "skills_shown": len(episode.skills_shown),
-        "skills_called": len(episode.skills_called), "skills_made": len(episode.skills_made),
-        "replies_with_error": sum(t.error is not None for t in episode.turns)}
+        "scenario_id": episode.scenario_id,
+        "family": family,
+        "task_id": episode.task_id,
+        "position": episode.position,
+        "scored": episode.scored,
+        "success": episode.success,
+        "fraction": episode.fraction,
+        "stop": str(episode.stop),
+        "steps": episode.steps,
+        "tokens": episode.segment.generated,
+        "skills_shown": len(episode.skills_shown),
+        "skills_called": len(episode.skills_called),
+        "skills_made": len(episode.skills_made),
+        "replies_with_error": sum(t.error is not None for t in episode.turns),
+    }
 
 
 def summarise(rows: pd.DataFrame) -> dict[str, float | int | None]:
@@ -54,8 +88,11 @@ def summarise(rows: pd.DataFrame) -> dict[str, float | int | None]:
     return {
         "tgc": 100 * float(scored["success"].mean()),
         "sgc": 100 * float(whole.groupby("scenario_id")["success"].all().mean()) if len(whole) else None,
-        "steps": float(scored["steps"].mean()), "tokens": float(scored["tokens"].mean()),
+        "steps": float(scored["steps"].mean()),
+        "tokens": float(scored["tokens"].mean()),
         "skill_use": 100 * len(used) / len(later) if len(later) else None,
         "success_when_used": 100 * float(used["success"].mean()) if len(used) else None,
-        "n_tasks": int(len(scored)), "n_scenarios": int(whole["scenario_id"].nunique()),
-        "env_failures": int(len(rows) - len(scored))}
+        "n_tasks": int(len(scored)),
+        "n_scenarios": int(whole["scenario_id"].nunique()),
+        "env_failures": int(len(rows) - len(scored)),
+    }

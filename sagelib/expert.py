@@ -5,6 +5,7 @@ policy. Modes of a task: ``plain`` (agent without a library), ``skills`` (writes
 ``rewrite`` (has a library, writes everything anew), ``update`` (first block fails, the next one mends it; the failing
 block is shown, not trained).
 """
+
 from __future__ import annotations
 
 import json
@@ -52,15 +53,19 @@ def expert_replies(expert: dict[str, Any], have: set[str], mode: str) -> list[tu
         block(thoughts["main"], [*expert["helpers"], {**main, "source": wrong}], expert["main"]["call"], trained=False)
     block(FIX if wrong else thoughts["main"], [*expert["helpers"], main], expert["main"]["call"])
     answer = expert["answer"]
-    finish = "apis.supervisor.complete_task()" if answer is None else f"apis.supervisor.complete_task(answer={answer!r})"
+    finish = (
+        "apis.supervisor.complete_task()" if answer is None else f"apis.supervisor.complete_task(answer={answer!r})"
+    )
     replies.append((prompts.reply(thoughts["done"], finish), True))
     return replies
 
 
 class ExpertPolicy:
-    """Replays experts through the policy protocol; ``modes[position][row]`` says how each run plays each task."""
+    """Replays experts through the policy protocol; ``modes[row][position]`` says how each run plays each task."""
 
-    def __init__(self, format: prompts.ChatFormat, experts: Sequence[Sequence[dict]], modes: Sequence[Sequence[str]]) -> None:
+    def __init__(
+        self, format: prompts.ChatFormat, experts: Sequence[Sequence[dict]], modes: Sequence[Sequence[str]]
+    ) -> None:
         self.format, self.experts, self.modes, self.position = format, experts, modes, -1
         self.trained: list[list[list[bool]]] = []  # [position][row][turn]
 
@@ -75,7 +80,9 @@ class ExpertPolicy:
         return policy.start(prompt_ids, seed)
 
 
-def plan_modes(chain_length: int, rng: random.Random, *, plain: float, reuse: float, update: float) -> tuple[bool, list[str]]:
+def plan_modes(
+    chain_length: int, rng: random.Random, *, plain: float, reuse: float, update: float
+) -> tuple[bool, list[str]]:
     """(has a library, one mode per task). ``reuse``: share of later tasks that use what the library holds."""
     if rng.random() < plain:
         return False, ["update" if rng.random() < update else "plain" for _ in range(chain_length)]
@@ -83,23 +90,43 @@ def plan_modes(chain_length: int, rng: random.Random, *, plain: float, reuse: fl
     return True, [first] + ["skills" if rng.random() < reuse else "rewrite" for _ in range(chain_length - 1)]
 
 
-def demonstration_rows(run: ChainRun, modes: Sequence[str], trained: Sequence[Sequence[bool]], with_library: bool,
-                       family: str) -> Iterable[dict[str, Any]]:
+def demonstration_rows(
+    run: ChainRun, modes: Sequence[str], trained: Sequence[Sequence[bool]], with_library: bool, family: str
+) -> Iterable[dict[str, Any]]:
     """One JSON row per task that the judge passed; the others are left out (rejection sampling)."""
     library: dict[str, str] = {}
     for k, episode in enumerate(run.episodes):
         shown = {name: library[name] for name in episode.skills_shown} if with_library else None
         if episode.success:
-            turns = [{"text": t.text, "observation": t.observation, "trained": flag}
-                     for t, flag in zip(episode.turns, trained[k])]
-            yield {"task_id": episode.task_id, "scenario_id": episode.scenario_id, "family": family, "position": k,
-                   "mode": modes[k], "prompt": prompts.user_message(episode.instruction, shown), "turns": turns}
+            turns = [
+                {"text": t.text, "observation": t.observation, "trained": flag}
+                for t, flag in zip(episode.turns, trained[k], strict=True)
+            ]
+            yield {
+                "task_id": episode.task_id,
+                "scenario_id": episode.scenario_id,
+                "family": family,
+                "position": k,
+                "mode": modes[k],
+                "prompt": prompts.user_message(episode.instruction, shown),
+                "turns": turns,
+            }
         library = run.libraries[k]
 
 
-def collect(world_dir: Path, world: World, format: prompts.ChatFormat, chains: Sequence[Chain], *, seed: int,
-            plain: float, reuse: float, update: float, batch: int = 16,
-            progress: Callable[[int, int], None] = lambda done, total: None) -> tuple[list[dict[str, Any]], dict[str, int]]:
+def collect(
+    world_dir: Path,
+    world: World,
+    format: prompts.ChatFormat,
+    chains: Sequence[Chain],
+    *,
+    seed: int,
+    plain: float,
+    reuse: float,
+    update: float,
+    batch: int = 16,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """Play the expert on every chain. Returns the accepted rows and counts {played, accepted, rejected}."""
     rng, rows, played = random.Random(seed), [], 0
     plans = [plan_modes(len(c.task_ids), rng, plain=plain, reuse=reuse, update=update) for c in chains]
@@ -107,11 +134,11 @@ def collect(world_dir: Path, world: World, format: prompts.ChatFormat, chains: S
         picked = [i for i, plan in enumerate(plans) if plan[0] is with_library]
         settings = RolloutSettings(skills=with_library, max_tokens_per_turn=10_000, max_context=100_000)
         for start in range(0, len(picked), batch):
-            part = picked[start:start + batch]
+            part = picked[start : start + batch]
             experts = [[load_expert(world_dir, t) for t in chains[i].task_ids] for i in part]
             policy = ExpertPolicy(format, experts, [plans[i][1] for i in part])
             runs = rollout([chains[i] for i in part], 1, policy, world, format, settings, seed=seed)
-            for row, (i, run) in enumerate(zip(part, runs)):
+            for row, (i, run) in enumerate(zip(part, runs, strict=True)):
                 trained = [policy.trained[k][row] for k in range(len(run.episodes))]
                 rows += demonstration_rows(run, plans[i][1], trained, with_library, experts[row][0]["family"])
                 played += len(run.episodes)

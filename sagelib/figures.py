@@ -1,4 +1,5 @@
 """Figures for a paper: one colour per method, vector + PNG + the data, byte-identical when drawn again."""
+
 from __future__ import annotations
 
 import json
@@ -20,12 +21,24 @@ WIDTH = {"column": 3.25, "page": 6.75}  # inches
 
 def style() -> None:
     """Fonts that editors accept (type 42), and nothing random in the files."""
-    matplotlib.rcParams.update({
-        "pdf.fonttype": 42, "ps.fonttype": 42, "svg.hashsalt": "sagelib", "font.size": 8, "axes.spines.top": False,
-        "axes.spines.right": False, "figure.dpi": 150, "savefig.dpi": 200, "legend.frameon": False})
+    matplotlib.rcParams.update(
+        {
+            "pdf.fonttype": 42,
+            "ps.fonttype": 42,
+            "svg.hashsalt": "sagelib",
+            "font.size": 8,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "figure.dpi": 150,
+            "savefig.dpi": 200,
+            "legend.frameon": False,
+        }
+    )
 
 
-def save(figure: plt.Figure, name: str, data: pd.DataFrame, *, directory: Path, run_ids: Sequence[str], command: str) -> list[Path]:
+def save(
+    figure: plt.Figure, name: str, data: pd.DataFrame, *, directory: Path, run_ids: Sequence[str], command: str
+) -> list[Path]:
     """Write name.{pdf,png,csv,json}; the JSON names the command and the runs. Returns the paths."""
     directory.mkdir(parents=True, exist_ok=True)
     paths = [directory / f"{name}.{kind}" for kind in ("pdf", "png", "csv", "json")]
@@ -40,7 +53,9 @@ def save_table(table: pd.DataFrame, name: str, *, directory: Path, run_ids: Sequ
     """name.csv, and name.json with the command and the runs that made it."""
     directory.mkdir(parents=True, exist_ok=True)
     table.to_csv(directory / f"{name}.csv", index=False, float_format="%.6g")
-    (directory / f"{name}.json").write_text(json.dumps({"command": command, "run_ids": sorted(set(run_ids))}, indent=1) + "\n")
+    (directory / f"{name}.json").write_text(
+        json.dumps({"command": command, "run_ids": sorted(set(run_ids))}, indent=1) + "\n"
+    )
 
 
 def main_figure(episodes: pd.DataFrame, split: str) -> tuple[plt.Figure, pd.DataFrame]:
@@ -49,30 +64,46 @@ def main_figure(episodes: pd.DataFrame, split: str) -> tuple[plt.Figure, pd.Data
     methods = [m for m in METHODS if m in set(episodes["method"])]
     figure, axes = plt.subplots(1, len(METRICS), figsize=(WIDTH["page"], 1.9))
     rows = []
-    for axis, (metric, label) in zip(axes, METRICS.items()):
+    for axis, (metric, label) in zip(axes, METRICS.items(), strict=True):
         for x, method in enumerate(methods):
             part = episodes[(episodes["method"] == method) & (episodes["split"] == split)]
             scores = stats.scenario_scores(part, metric)
             mean, low, high = stats.bootstrap(scores)
             axis.bar(x, mean, color=PALETTE[method], width=0.7)
             axis.errorbar(x, mean, [[mean - low], [high - mean]], color="black", lw=0.8, capsize=2)
-            rows.append({"split": split, "method": method, "metric": metric, "mean": mean, "low": low, "high": high,
-                         "n_seeds": scores.shape[1], "n_scenarios": scores.shape[0]})
+            rows.append(
+                {
+                    "split": split,
+                    "method": method,
+                    "metric": metric,
+                    "mean": mean,
+                    "low": low,
+                    "high": high,
+                    "n_seeds": scores.shape[1],
+                    "n_scenarios": scores.shape[0],
+                }
+            )
         axis.set_xticks(range(len(methods)), [METHODS[m] for m in methods], rotation=35, ha="right")
         axis.set_title(label, fontsize=8)
     data = pd.DataFrame(rows)
     n = data.iloc[0]
-    figure.suptitle(f"{SPLITS[split]}: {n.n_scenarios} scenarios, {n.n_seeds} seed(s), 95% intervals", fontsize=8, y=1.06)
+    figure.suptitle(
+        f"{SPLITS[split]}: {n.n_scenarios} scenarios, {n.n_seeds} seed(s), 95% intervals", fontsize=8, y=1.06
+    )
     return figure, data
 
 
 def learning_figure(metrics: pd.DataFrame) -> tuple[plt.Figure, pd.DataFrame]:
     """Training curves (columns method, seed, step and the plotted names): thin lines are seeds, thick ones their mean."""
     style()
-    panels = {"solved": "training tasks solved (%)", "return_mean": "mean return", "skill_use": "later tasks using a skill (%)",
-              "tokens": "sampled tokens per task"}
+    panels = {
+        "solved": "training tasks solved (%)",
+        "return_mean": "mean return",
+        "skill_use": "later tasks using a skill (%)",
+        "tokens": "sampled tokens per task",
+    }
     figure, axes = plt.subplots(1, len(panels), figsize=(WIDTH["page"], 1.8))
-    for axis, (name, label) in zip(axes, panels.items()):
+    for axis, (name, label) in zip(axes, panels.items(), strict=True):
         for method, part in metrics.groupby("method"):
             if name not in part or part[name].isna().all():
                 continue
@@ -92,7 +123,12 @@ def difference_table(episodes: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -
     for split in sorted(set(episodes["split"])):
         for a, b in pairs:
             for metric in METRICS:
-                parts = [stats.scenario_scores(episodes[(episodes["method"] == m) & (episodes["split"] == split)], metric) for m in (a, b)]
+                parts = [
+                    stats.scenario_scores(episodes[(episodes["method"] == m) & (episodes["split"] == split)], metric)
+                    for m in (a, b)
+                ]
                 mean, low, high = stats.paired_difference(*parts)
-                rows.append({"split": split, "a": a, "b": b, "metric": metric, "difference": mean, "low": low, "high": high})
+                rows.append(
+                    {"split": split, "a": a, "b": b, "metric": metric, "difference": mean, "low": low, "high": high}
+                )
     return pd.DataFrame(rows)

@@ -3,6 +3,7 @@
 `CachedPolicy` samples from a transformers model and keeps its key/value cache across the turns of an episode, so that
 each token is computed once (same tokens as with a full prefill each turn, see tests).
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -44,7 +45,9 @@ class GrowingLayer(DynamicLayer):
     ROOM = 128
     _buffers: tuple[torch.Tensor, torch.Tensor] | None = None
 
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         old, new = self.get_seq_length(), self.get_seq_length() + key_states.shape[-2]
@@ -71,7 +74,7 @@ class CachedPolicy:
             raise ValueError(f"temperature must be >= 0 (0 = greedy), got {temperature}")
         self.model, self.end_ids, self.pad_id, self.temperature = model, end_ids, pad_id, temperature
 
-    def start(self, prompts: Sequence[list[int]], seed: int) -> "CachedSession":
+    def start(self, prompts: Sequence[list[int]], seed: int) -> CachedSession:
         return CachedSession(self, prompts, seed)
 
 
@@ -80,7 +83,7 @@ class CachedSession:
 
     def __init__(self, policy: CachedPolicy, prompts: Sequence[list[int]], seed: int) -> None:
         self.policy = policy
-        self.live = list(range(len(prompts)))                 # original row of each row in the cache
+        self.live = list(range(len(prompts)))  # original row of each row in the cache
         self.pending: list[list[int]] = [list(p) for p in prompts]  # ids not yet in the cache, per live row
         self.cache = Cache(layer_class_to_replicate=GrowingLayer)
         self.device = policy.model.device
@@ -104,9 +107,15 @@ class CachedSession:
     def _feed(self, ids_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
         """Run the model on new columns; returns the last column's logits (B, V) in float32."""
         self.mask_BT = torch.cat([self.mask_BT, mask_BT], 1)
-        positions_BT = (self.mask_BT.cumsum(1) - 1).clamp(min=0)[:, -ids_BT.shape[1]:]
-        out = self.policy.model(input_ids=ids_BT, attention_mask=self.mask_BT, position_ids=positions_BT,
-                                past_key_values=self.cache, use_cache=True, logits_to_keep=1)
+        positions_BT = (self.mask_BT.cumsum(1) - 1).clamp(min=0)[:, -ids_BT.shape[1] :]
+        out = self.policy.model(
+            input_ids=ids_BT,
+            attention_mask=self.mask_BT,
+            position_ids=positions_BT,
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
         return out.logits[:, -1].float()
 
     @torch.no_grad()
@@ -117,8 +126,8 @@ class CachedSession:
         ids_BT = torch.full((size, width), pad, device=self.device)
         mask_BT = torch.zeros(size, width, dtype=torch.long, device=self.device)
         for i, chunk in enumerate(self.pending):
-            ids_BT[i, width - len(chunk):] = torch.tensor(chunk, device=self.device)
-            mask_BT[i, width - len(chunk):] = 1
+            ids_BT[i, width - len(chunk) :] = torch.tensor(chunk, device=self.device)
+            mask_BT[i, width - len(chunk) :] = 1
         logits_BV = self._feed(ids_BT, mask_BT)
         ids: list[list[int]] = [[] for _ in rows]
         logprobs: list[list[float]] = [[] for _ in rows]
@@ -135,7 +144,7 @@ class CachedSession:
             logits_BV = self._feed(torch.where(open_B.bool(), next_B, pad)[:, None], open_B[:, None])
         # The last sampled token of a row is not in the cache yet: it leads the next chunk.
         self.pending = [row_ids[-1:] for row_ids in ids]
-        return [Sample(a, b, "stop" if a[-1] in ends else "length") for a, b in zip(ids, logprobs)]
+        return [Sample(a, b, "stop" if a[-1] in ends else "length") for a, b in zip(ids, logprobs, strict=True)]
 
     def _sample(self, logits_BV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if self.policy.temperature == 0:
@@ -156,7 +165,7 @@ class ScriptedPolicy:
     def __init__(self, format, script) -> None:
         self.format, self.script = format, script
 
-    def start(self, prompts: Sequence[list[int]], seed: int) -> "ScriptedSession":
+    def start(self, prompts: Sequence[list[int]], seed: int) -> ScriptedSession:
         return ScriptedSession(self, [list(p) for p in prompts])
 
 

@@ -9,7 +9,7 @@ WORLDS: dict[str, dict] = {
     "mini": {"seed": 7, "profile": "full",
              "plan": {"train": 1, "demos": 2, "dev": 1, "test_normal": 2, "test_challenge": 4}},
     "smoke": {"seed": 7, "profile": "smoke",
-              "plan": {"train": 1, "demos": 1, "dev": 1, "test_normal": 1, "test_challenge": 1}},
+              "plan": {"families_per_app": 1, "train": 1, "demos": 1, "dev": 1, "test_normal": 1, "test_challenge": 1}},
 }
 
 PROFILE_WORLD: dict[str, str] = {"smoke": "smoke", "laptop": "mini", "gpu": "mini", "paper": "mini"}

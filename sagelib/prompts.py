@@ -4,6 +4,7 @@ One format for every model: chat messages through the tokenizer's own template. 
 because the laptop's policy is trained from scratch; a pre-trained model gets the longer `LLM_RULES` in front.
 Token ids are only ever appended: what was sampled is what is trained (no decode/encode round trip).
 """
+
 from __future__ import annotations
 
 from transformers import PreTrainedTokenizerBase
@@ -59,7 +60,8 @@ class ChatFormat:
         """Ids up to and including the header of the policy's reply. The message cannot forge special tokens."""
         message = plain(message)
         ids = self.tokenizer.apply_chat_template(
-            [{"role": role, "content": message}], add_generation_prompt=True, tokenize=True, return_dict=False)
+            [{"role": role, "content": message}], add_generation_prompt=True, tokenize=True, return_dict=False
+        )
         return list(ids)
 
     def observation_ids(self, text: str, *, closed: bool) -> list[int]:

@@ -9,6 +9,7 @@ Limits are checked in this order, for each reply:
  6. ``max_turns`` replies were made                                           -> max_turns
 Whatever the reason, the world is judged as it stands (except after env_failure): r = passed / total unit tests.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -44,8 +45,16 @@ class RolloutSettings:
     rules: str = ""
 
 
-def rollout(chains: Sequence[Chain], copies: int, policy: Policy, world: World, format: prompts.ChatFormat,
-            settings: RolloutSettings, seed: int, libraries: Sequence[SkillLibrary] | None = None) -> list[ChainRun]:
+def rollout(
+    chains: Sequence[Chain],
+    copies: int,
+    policy: Policy,
+    world: World,
+    format: prompts.ChatFormat,
+    settings: RolloutSettings,
+    seed: int,
+    libraries: Sequence[SkillLibrary] | None = None,
+) -> list[ChainRun]:
     """Play ``copies`` copies of each chain, side by side. Returns C*G runs, the copies of a chain adjacent.
 
     ``libraries``: one starting library per run (default: empty; copied, never shared between copies).
@@ -64,18 +73,29 @@ def rollout(chains: Sequence[Chain], copies: int, policy: Policy, world: World, 
             _judge(episodes, handles, world)
         finally:
             world.close(handles)
-        for run, episode, library in zip(runs, episodes, held):
+        for run, episode, library in zip(runs, episodes, held, strict=True):
             run.episodes.append(episode)
             run.libraries.append(library.snapshot())
     return runs
 
 
-def _play_task(runs: list[ChainRun], handles: list[Any], libraries: list[SkillLibrary], position: int, policy: Policy,
-               world: World, format: prompts.ChatFormat, settings: RolloutSettings, seed: int) -> list[Episode]:
+def _play_task(
+    runs: list[ChainRun],
+    handles: list[Any],
+    libraries: list[SkillLibrary],
+    position: int,
+    policy: Policy,
+    world: World,
+    format: prompts.ChatFormat,
+    settings: RolloutSettings,
+    seed: int,
+) -> list[Episode]:
     """One task of every run, turn by turn in lock-step, until each has a stop reason."""
     usable = load_skills(world, handles, libraries) if settings.skills else [None] * len(runs)
-    episodes = [_start_episode(run, handle, library, shown, position, format, settings)
-                for run, handle, library, shown in zip(runs, handles, libraries, usable)]
+    episodes = [
+        _start_episode(run, handle, library, shown, position, format, settings)
+        for run, handle, library, shown in zip(runs, handles, libraries, usable, strict=True)
+    ]
     session = policy.start([e.segment.prompt_ids for e in episodes], seed)
     live = list(range(len(episodes)))
     for turn in range(settings.max_turns):
@@ -83,11 +103,11 @@ def _play_task(runs: list[ChainRun], handles: list[Any], libraries: list[SkillLi
         if not live:
             break
         samples = session.generate(live, settings.max_tokens_per_turn)
-        for row, sample in zip(live, samples):
+        for row, sample in zip(live, samples, strict=True):
             _record_reply(episodes[row], sample, format)
         live = [row for row in live if episodes[row].stop is StopReason.max_turns]
         results = world.step([(handles[row], episodes[row].turns[-1].code) for row in live])
-        for row, result in zip(live, results):
+        for row, result in zip(live, results, strict=True):
             _record_result(episodes[row], result, libraries[row], usable[row], settings)
         live = [row for row in live if episodes[row].stop is StopReason.max_turns]
         if turn + 1 < settings.max_turns:
@@ -105,21 +125,35 @@ def load_skills(world: World, handles: list[Any], libraries: list[SkillLibrary])
     for i in range(depth):
         rows = [row for row, library in enumerate(libraries) if i < len(library)]
         items = [list(libraries[row])[i] for row in rows]
-        results = world.step([(handles[row], source) for row, (_, source) in zip(rows, items)])
-        for row, (name, source), result in zip(rows, items, results):
+        results = world.step([(handles[row], source) for row, (_, source) in zip(rows, items, strict=True)])
+        for row, (name, source), result in zip(rows, items, results, strict=True):
             if result.status == "ok":
                 loaded[row][name] = source
     return loaded
 
 
-def _start_episode(run: ChainRun, handle: Any, library: SkillLibrary, shown: dict[str, str] | None, position: int,
-                   format: prompts.ChatFormat, settings: RolloutSettings) -> Episode:
+def _start_episode(
+    run: ChainRun,
+    handle: Any,
+    library: SkillLibrary,
+    shown: dict[str, str] | None,
+    position: int,
+    format: prompts.ChatFormat,
+    settings: RolloutSettings,
+) -> Episode:
     instruction = handle.task.instruction
     message = prompts.user_message(instruction, shown, settings.rules)
     names = tuple(shown or ())
     dropped = tuple(name for name, _ in library if name not in names) if shown is not None else ()
-    return Episode(run.chain.task_ids[position], run.chain.scenario_id, position, instruction,
-                   Segment(format.prompt_ids(message), position=position), skills_shown=names, skills_dropped=dropped)
+    return Episode(
+        run.chain.task_ids[position],
+        run.chain.scenario_id,
+        position,
+        instruction,
+        Segment(format.prompt_ids(message), position=position),
+        skills_shown=names,
+        skills_dropped=dropped,
+    )
 
 
 def _within_context(live: list[int], episodes: list[Episode], settings: RolloutSettings) -> list[int]:
@@ -146,8 +180,9 @@ def _record_reply(episode: Episode, sample: Any, format: prompts.ChatFormat) -> 
             episode.stop = StopReason.no_code
 
 
-def _record_result(episode: Episode, result: Any, library: SkillLibrary, shown: dict[str, str] | None,
-                   settings: RolloutSettings) -> None:
+def _record_result(
+    episode: Episode, result: Any, library: SkillLibrary, shown: dict[str, str] | None, settings: RolloutSettings
+) -> None:
     """Observation, stop reason, use of stored skills, and (when the block ran without error) the skills it made."""
     turn = episode.turns[-1]
     turn.observation = prompts.observation(result.output, result.error, settings.observation_chars)
@@ -178,7 +213,7 @@ def _append_observations(live: list[int], episodes: list[Episode], session: Any,
 def _judge(episodes: list[Episode], handles: list[Any], world: World) -> None:
     """Outcomes of all scored episodes; a judge that failed makes an environment failure, never a zero."""
     rows = [row for row, episode in enumerate(episodes) if episode.scored]
-    for row, outcome in zip(rows, world.judge([handles[row] for row in rows])):
+    for row, outcome in zip(rows, world.judge([handles[row] for row in rows]), strict=True):
         episode = episodes[row]
         if outcome.status != "judged":
             episode.stop = StopReason.env_failure

@@ -4,6 +4,7 @@ A from-scratch model learns to copy arguments from short instruction -> code pai
 (LOG.md), so a stage may start with pairs alone and keep a share of them in every later batch. Pairs have a role of their
 own in the template, so that they do not leak into whole episodes.
 """
+
 from __future__ import annotations
 
 import random
@@ -45,8 +46,16 @@ def encode_demonstration(format: ChatFormat, row: dict[str, Any]) -> Example:
     return {"input_ids": ids, "labels": labels}
 
 
-def schedule(pairs: Sequence[Example], demos: Sequence[Example], *, steps: int, batch: int, pair_steps: int,
-             pair_share: float, seed: int) -> list[Example]:
+def schedule(
+    pairs: Sequence[Example],
+    demos: Sequence[Example],
+    *,
+    steps: int,
+    batch: int,
+    pair_steps: int,
+    pair_share: float,
+    seed: int,
+) -> list[Example]:
     """Examples in training order: ``pair_steps`` batches of pairs, then batches with ``pair_share`` of pairs.
 
     Inside a window of 8 batches examples are sorted by length (little padding) and the batches are shuffled.
@@ -60,7 +69,7 @@ def schedule(pairs: Sequence[Example], demos: Sequence[Example], *, steps: int, 
             window += rng.choices(pairs, k=wanted) if wanted else []
             window += rng.choices(demos, k=batch - wanted) if wanted < batch else []
         window.sort(key=lambda e: len(e["input_ids"]))
-        batches = [window[i:i + batch] for i in range(0, len(window), batch)]
+        batches = [window[i : i + batch] for i in range(0, len(window), batch)]
         rng.shuffle(batches)
         order += [example for b in batches for example in b]
     return order
@@ -77,15 +86,29 @@ class _Log(TrainerCallback):
 
 def reporter(run: Any, stage: str, offset: int, total: int) -> Callable[..., None]:
     """A ``log`` for `fine_tune`: rows of this stage in the run's metrics, and its progress out of all stages."""
+
     def log(step: int, **values: float) -> None:
         run.log(stage=stage, step=offset + step, **values)
         run.progress(offset + step, total, f"{stage} loss {values['loss']:.3f}")
+
     return log
 
 
-def fine_tune(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, order: Sequence[Example], *, output_dir: Path,
-              batch: int, learning_rate: float, seed: int, warmup_steps: int = 50, weight_decay: float = 0.01,
-              bf16: bool = True, save_steps: int = 200, log: Callable[..., None] | None = None) -> float:
+def fine_tune(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    order: Sequence[Example],
+    *,
+    output_dir: Path,
+    batch: int,
+    learning_rate: float,
+    seed: int,
+    warmup_steps: int = 50,
+    weight_decay: float = 0.01,
+    bf16: bool = True,
+    save_steps: int = 200,
+    log: Callable[..., None] | None = None,
+) -> float:
     """Train ``model`` in place on ``order`` (already in batches); returns the mean loss of the last tenth.
 
     Resumes from the newest checkpoint in ``output_dir``, if there is one.
@@ -93,15 +116,37 @@ def fine_tune(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, order:
     output_dir = Path(output_dir)
     steps = len(order) // batch
     args = TRLConfig(
-        output_dir=str(output_dir), use_cpu=not torch.cuda.is_available(), bf16=bf16, max_steps=steps,
-        per_device_train_batch_size=batch, learning_rate=learning_rate, lr_scheduler_type="cosine",
-        warmup_steps=min(warmup_steps, steps // 5), weight_decay=weight_decay, max_grad_norm=1.0, max_length=None,
-        train_sampling_strategy="sequential", logging_steps=max(1, min(20, steps // 10)), report_to=[],
-        save_strategy="steps", save_steps=save_steps, save_total_limit=1, seed=seed, disable_tqdm=True,
-        gradient_checkpointing=False, packing=False, dataset_kwargs={"skip_prepare_dataset": True})
-    trainer = SFTTrainer(model=model, args=args, train_dataset=Dataset.from_list(list(order)), processing_class=tokenizer,
-                         callbacks=[_Log(log)] if log else None)
+        output_dir=str(output_dir),
+        use_cpu=not torch.cuda.is_available(),
+        bf16=bf16,
+        max_steps=steps,
+        per_device_train_batch_size=batch,
+        learning_rate=learning_rate,
+        lr_scheduler_type="cosine",
+        warmup_steps=min(warmup_steps, steps // 5),
+        weight_decay=weight_decay,
+        max_grad_norm=1.0,
+        max_length=None,
+        train_sampling_strategy="sequential",
+        logging_steps=max(1, min(20, steps // 10)),
+        report_to=[],
+        save_strategy="steps",
+        save_steps=save_steps,
+        save_total_limit=1,
+        seed=seed,
+        disable_tqdm=True,
+        gradient_checkpointing=False,
+        packing=False,
+        dataset_kwargs={"skip_prepare_dataset": True},
+    )
+    trainer = SFTTrainer(
+        model=model,
+        args=args,
+        train_dataset=Dataset.from_list(list(order)),
+        processing_class=tokenizer,
+        callbacks=[_Log(log)] if log else None,
+    )
     trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=any(output_dir.glob("checkpoint-*")) or None)
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    return sum(losses[-max(1, len(losses) // 10):]) / max(1, len(losses) // 10)
+    return sum(losses[-max(1, len(losses) // 10) :]) / max(1, len(losses) // 10)

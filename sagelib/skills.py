@@ -3,6 +3,7 @@
 The four operations of the paper: *generate* (define and call in one block), *use* (call a stored one), *update* (after
 an error, define it again), *save* (`SkillLibrary.save`, overwriting by name). One library belongs to one copy of a chain.
 """
+
 from __future__ import annotations
 
 import ast
@@ -42,7 +43,12 @@ def parse_skills(code: str) -> dict[str, str]:
     imports = [ast.unparse(node) for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
     skills: dict[str, str] = {}
     for node in tree.body:
-        if not isinstance(node, ast.FunctionDef) or node.decorator_list or node.name in PROTECTED or node.name.startswith("_"):
+        if (
+            not isinstance(node, ast.FunctionDef)
+            or node.decorator_list
+            or node.name in PROTECTED
+            or node.name.startswith("_")
+        ):
             continue
         source = "\n".join([*imports, ast.get_source_segment(code, node) or ast.unparse(node)])
         if len(source) <= MAX_SKILL_CHARS:
@@ -106,7 +112,7 @@ class SkillLibrary:
     def snapshot(self) -> dict[str, str]:
         return dict(self._skills)
 
-    def without(self, names: set[str]) -> "SkillLibrary":
+    def without(self, names: set[str]) -> SkillLibrary:
         """A library without ``names``; this one is unchanged."""
         return SkillLibrary({k: v for k, v in self._skills.items() if k not in names})
 

@@ -1,4 +1,5 @@
 """Intervals. The unit of replication is the training seed; scenarios are resampled too (tasks of one belong together)."""
+
 from __future__ import annotations
 
 import numpy as np

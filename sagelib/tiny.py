@@ -1,4 +1,5 @@
 """The laptop's policy: a Qwen2-style decoder of 2-5 million parameters and its own byte-level BPE, both made here."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -6,12 +7,20 @@ from pathlib import Path
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
 SPECIAL = ["<|pad|>", "<|im_start|>", "<|im_end|>"]
-CHATML = ("{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
-          "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
 # A capitalised word never carries its leading space, and the world's instructions put other values in quotes: so a name
 # or a value has the same tokens in prose and in code. The model must copy them, and can only copy what looks the same.
 # Digits are single tokens for the same reason.
@@ -21,27 +30,56 @@ WORDS = Regex(r"\n *|\d|[A-Z][a-z]*| ?[a-z]+|_[a-z]+|\.[a-z]+| ?[^\sA-Za-z\d_]+|
 def train_tokenizer(texts: Iterable[str], vocab_size: int = 1024) -> PreTrainedTokenizerFast:
     """A byte-level BPE (no unknown token) with a ChatML template, trained on ``texts``."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(WORDS, behavior="isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(WORDS, behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=SPECIAL, show_progress=False,
-                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=SPECIAL,
+        show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
     tokenizer.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=SPECIAL[0], eos_token=SPECIAL[2],
-                                   additional_special_tokens=[SPECIAL[1]], chat_template=CHATML, padding_side="left")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=SPECIAL[0],
+        eos_token=SPECIAL[2],
+        additional_special_tokens=[SPECIAL[1]],
+        chat_template=CHATML,
+        padding_side="left",
+    )
 
 
-def make_model(tokenizer: PreTrainedTokenizerFast, *, width: int = 192, layers: int = 6, heads: int = 3,
-               context: int = 2048, seed: int = 0) -> Qwen2ForCausalLM:
+def make_model(
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    width: int = 192,
+    layers: int = 6,
+    heads: int = 3,
+    context: int = 2048,
+    seed: int = 0,
+) -> Qwen2ForCausalLM:
     """A randomly initialised decoder; equal seeds give equal weights. ``width`` / ``heads`` should be 64."""
     if width % heads:
         raise ValueError(f"width {width} is not a multiple of heads {heads}")
     torch.manual_seed(seed)
     config = Qwen2Config(
-        vocab_size=len(tokenizer), hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads,
-        num_key_value_heads=1, intermediate_size=4 * width, max_position_embeddings=context, tie_word_embeddings=True,
-        pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id, bos_token_id=None)
+        vocab_size=len(tokenizer),
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=1,
+        intermediate_size=4 * width,
+        max_position_embeddings=context,
+        tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+    )
     return Qwen2ForCausalLM(config)
 
 

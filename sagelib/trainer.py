@@ -5,6 +5,7 @@ Loss (paper): (1/G) sum_i sum_k (1/|o|) sum_t min(s A, clip(s, 1-eps, 1+eps) A),
 TRL's ``loss_type="grpo"`` is the mean over all C*K*G sequences of the per-sequence token mean: K times too small, so
 `ChainGRPOTrainer.compute_loss` multiplies by K. Everything else is stock.
 """
+
 from __future__ import annotations
 
 import json
@@ -50,7 +51,7 @@ def position_major(runs: Sequence[ChainRun], copies: int) -> list[tuple[ChainRun
     """[c0k0g0 .. c0k0gG, c0k1g0 .., c1k0g0 ..]: groups of one (chain, position) are adjacent."""
     order = []
     for start in range(0, len(runs), copies):
-        group = runs[start:start + copies]
+        group = runs[start : start + copies]
         for k in range(len(group[0].episodes)):
             order += [(run, run.episodes[k]) for run in group]
     return order
@@ -71,13 +72,17 @@ def pack(runs: Sequence[ChainRun], copies: int, credit_function: credit.CreditFu
     return {
         "prompt_ids": [s.prompt_ids for s in segments],
         "completion_ids": [s.completion_ids for s in segments],
-        "env_mask": [s.own_mask_T if e.scored else [0] * len(s.own_mask_T) for s, (_, e) in zip(segments, ordered)],
+        "env_mask": [
+            s.own_mask_T if e.scored else [0] * len(s.own_mask_T) for s, (_, e) in zip(segments, ordered, strict=True)
+        ],
         "logprobs": None,
         "chain_return": [returns[id(run)][episode.position] for run, episode in ordered],
     }
 
 
-def reward_from_rollout(prompts: list, completions: list, chain_return: list[float | None], **_: Any) -> list[float | None]:
+def reward_from_rollout(
+    prompts: list, completions: list, chain_return: list[float | None], **_: Any
+) -> list[float | None]:
     """TRL's reward function: the returns were computed with the whole chain in view."""
     return chain_return
 
@@ -93,9 +98,14 @@ class ChainGRPOTrainer(GRPOTrainer):
         repeats, size = self.chain_length * self.num_generations, self.args.generation_batch_size
         if size % repeats:
             raise ValueError(f"a step of {size} sequences does not hold whole chains of K*G = {repeats} sequences")
-        return RepeatSampler(self.train_dataset if dataset is None else dataset, mini_repeat_count=repeats,
-                             batch_size=size // repeats, repeat_count=self.num_iterations * self.args.steps_per_generation,
-                             shuffle=False, seed=self.args.seed)
+        return RepeatSampler(
+            self.train_dataset if dataset is None else dataset,
+            mini_repeat_count=repeats,
+            batch_size=size // repeats,
+            repeat_count=self.num_iterations * self.args.steps_per_generation,
+            shuffle=False,
+            seed=self.args.seed,
+        )
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         """Stock, and advantages of equal returns are exactly 0: the float mean of 3 x 5/7 is an ulp off, and Adam would
@@ -104,7 +114,9 @@ class ChainGRPOTrainer(GRPOTrainer):
         output["advantages"][output["advantages"].abs() < 1e-6] = 0.0
         return output
 
-    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> torch.Tensor:
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> torch.Tensor:
         return self.chain_length * super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
 
@@ -122,14 +134,33 @@ class StepLog(TrainerCallback):
 
 def chain_dataset(chains: Sequence[Chain]) -> Dataset:
     """One row per chain, in the order in which the steps consume them; the prompt column carries the chain as JSON."""
-    return Dataset.from_list([{"prompt": json.dumps({"scenario_id": c.scenario_id, "task_ids": c.task_ids})} for c in chains])
+    return Dataset.from_list(
+        [{"prompt": json.dumps({"scenario_id": c.scenario_id, "task_ids": c.task_ids})} for c in chains]
+    )
 
 
-def make_trainer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, chains: Sequence[Chain], play: RolloutOfStep, *,
-                 output_dir: Path, copies: int, chains_per_step: int, credit_name: str, learning_rate: float, steps: int,
-                 clip_eps: float = 0.2, grad_clip: float = 1.0, weight_decay: float = 0.0, temperature: float = 1.0,
-                 micro_batches: int = 1, save_steps: int = 10, seed: int = 0, bf16: bool = True,
-                 log: Callable[..., None] | None = None) -> ChainGRPOTrainer:
+def make_trainer(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    chains: Sequence[Chain],
+    play: RolloutOfStep,
+    *,
+    output_dir: Path,
+    copies: int,
+    chains_per_step: int,
+    credit_name: str,
+    learning_rate: float,
+    steps: int,
+    clip_eps: float = 0.2,
+    grad_clip: float = 1.0,
+    weight_decay: float = 0.0,
+    temperature: float = 1.0,
+    micro_batches: int = 1,
+    save_steps: int = 10,
+    seed: int = 0,
+    bf16: bool = True,
+    log: Callable[..., None] | None = None,
+) -> ChainGRPOTrainer:
     """A trainer for ``steps`` optimizer steps of ``chains_per_step`` chains x K tasks x ``copies`` copies each.
 
     ``chains`` must hold steps*chains_per_step rows. Strictly on-policy: one optimizer step per rollout, no KL, no std.
@@ -142,16 +173,39 @@ def make_trainer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, cha
     if per_step % micro_batches:
         raise ValueError(f"micro_batches {micro_batches} does not divide the {per_step} sequences of a step")
     if len(chains) != steps * chains_per_step:
-        raise ValueError(f"{len(chains)} chains given, {steps} steps of {chains_per_step} need {steps * chains_per_step}")
+        raise ValueError(
+            f"{len(chains)} chains given, {steps} steps of {chains_per_step} need {steps * chains_per_step}"
+        )
     on_gpu = torch.cuda.is_available()
     args = GRPOConfig(
-        output_dir=str(output_dir), use_cpu=not on_gpu, bf16=bf16, gradient_checkpointing=on_gpu,
-        per_device_train_batch_size=per_step // micro_batches, gradient_accumulation_steps=micro_batches,
-        num_generations=copies, max_completion_length=None, max_steps=steps, learning_rate=learning_rate,
-        lr_scheduler_type="constant", weight_decay=weight_decay, max_grad_norm=grad_clip, beta=0.0, epsilon=clip_eps,
-        scale_rewards="none", loss_type="grpo", temperature=temperature, disable_dropout=True, shuffle_dataset=False,
-        logging_steps=1, report_to=[], save_strategy="steps", save_steps=save_steps, save_total_limit=1, seed=seed,
-        disable_tqdm=True)
+        output_dir=str(output_dir),
+        use_cpu=not on_gpu,
+        bf16=bf16,
+        gradient_checkpointing=on_gpu,
+        per_device_train_batch_size=per_step // micro_batches,
+        gradient_accumulation_steps=micro_batches,
+        num_generations=copies,
+        max_completion_length=None,
+        max_steps=steps,
+        learning_rate=learning_rate,
+        lr_scheduler_type="constant",
+        weight_decay=weight_decay,
+        max_grad_norm=grad_clip,
+        beta=0.0,
+        epsilon=clip_eps,
+        scale_rewards="none",
+        loss_type="grpo",
+        temperature=temperature,
+        disable_dropout=True,
+        shuffle_dataset=False,
+        logging_steps=1,
+        report_to=[],
+        save_strategy="steps",
+        save_steps=save_steps,
+        save_total_limit=1,
+        seed=seed,
+        disable_tqdm=True,
+    )
     credit_function = credit.CREDIT[credit_name]
 
     def rollout_func(prompts: list[Any], trainer: GRPOTrainer) -> dict[str, list]:
@@ -164,9 +218,15 @@ def make_trainer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, cha
         return pack(runs, copies, credit_function, tokenizer.pad_token_id)
 
     trainer = ChainGRPOTrainer(
-        model=model, reward_funcs=reward_from_rollout, args=args, train_dataset=chain_dataset(chains),
-        processing_class=tokenizer, rollout_func=rollout_func, chain_length=K,
-        callbacks=[StepLog(log, steps)] if log else None)
+        model=model,
+        reward_funcs=reward_from_rollout,
+        args=args,
+        train_dataset=chain_dataset(chains),
+        processing_class=tokenizer,
+        rollout_func=rollout_func,
+        chain_length=K,
+        callbacks=[StepLog(log, steps)] if log else None,
+    )
     trainer.remove_callback(PrinterCallback)
     return trainer
 

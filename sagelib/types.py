@@ -11,6 +11,7 @@
 Shape suffixes of tensors and nested lists: ``_C`` chains of a step, ``_G`` copies in a group, ``_K`` position in the
 chain, ``_T`` tokens, ``_B`` sequences of a batch (= C*K*G, position-major inside a chain), ``_S`` training seeds.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -20,14 +21,14 @@ from enum import StrEnum
 class StopReason(StrEnum):
     """Why an episode ended. Only ``env_failure`` is not the policy's doing: it is never scored."""
 
-    completed = "completed"        # the agent called complete_task
-    no_code = "no_code"            # a reply without a Python block: the episode ends with the penalty
-    max_turns = "max_turns"        # the turn budget is used up
-    max_tokens = "max_tokens"      # a reply hit the length limit: its block is cut and is not executed
+    completed = "completed"  # the agent called complete_task
+    no_code = "no_code"  # a reply without a Python block: the episode ends with the penalty
+    max_turns = "max_turns"  # the turn budget is used up
+    max_tokens = "max_tokens"  # a reply hit the length limit: its block is cut and is not executed
     context_full = "context_full"  # the next reply would not fit into the context limit
-    timeout = "timeout"            # agent code ran past its limit and was killed
-    died = "died"                  # agent code took its own process down
-    env_failure = "env_failure"    # our fault (engine, disk, judge): the copy leaves its group
+    timeout = "timeout"  # agent code ran past its limit and was killed
+    died = "died"  # agent code took its own process down
+    env_failure = "env_failure"  # our fault (engine, disk, judge): the copy leaves its group
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,12 @@ class Turn:
     text: str
     token_ids: list[int]
     logprobs: list[float]
-    finish: str                      # "stop" (sampled an end token) or "length"
+    finish: str  # "stop" (sampled an end token) or "length"
     code: str | None = None
     observation: str = ""
-    error: str | None = None         # last line of the traceback; None when the block ran clean
-    seconds: float = 0.0             # spent in the engine
-    trained: bool = True             # False: shown as context, masked out of the loss (a demonstration's mistake)
+    error: str | None = None  # last line of the traceback; None when the block ran clean
+    seconds: float = 0.0  # spent in the engine
+    trained: bool = True  # False: shown as context, masked out of the loss (a demonstration's mistake)
 
 
 @dataclass
@@ -95,10 +96,10 @@ class Episode:
     fraction: float | None = None
     success: bool = False
     failures: tuple[str, ...] = ()
-    skills_shown: tuple[str, ...] = ()      # loaded into the shell and visible in the prompt
-    skills_dropped: tuple[str, ...] = ()    # stored, but failed to load in this task's world
-    skills_made: tuple[str, ...] = ()       # saved in this task (new or overwritten)
-    skills_called: tuple[str, ...] = ()     # stored skills that executed code of this task really called
+    skills_shown: tuple[str, ...] = ()  # loaded into the shell and visible in the prompt
+    skills_dropped: tuple[str, ...] = ()  # stored, but failed to load in this task's world
+    skills_made: tuple[str, ...] = ()  # saved in this task (new or overwritten)
+    skills_called: tuple[str, ...] = ()  # stored skills that executed code of this task really called
 
     @property
     def steps(self) -> int:

@@ -51,7 +51,15 @@ class Draw:
 
 
 def plan_draws(plan: dict[str, int], families: list[Family], seed: int, base: str) -> list[Draw]:
-    """Every draw of the plan; ids depend on seed, dataset, family and index only."""
+    """Every draw of the plan; ids depend on seed, dataset, family and index only.
+
+    The plan's ``families_per_app`` (a small world for tests) keeps the first so many families of each app and split.
+    """
+    plan = dict(plan)
+    most, met = plan.pop("families_per_app", len(families)), Counter()
+    for family in families:
+        met[family.app, family.split, family.name] = met[family.app, family.split] = met[family.app, family.split] + 1
+    families = [f for f in families if met[f.app, f.split, f.name] <= most]
     unknown = set(plan) - set(DATASETS)
     if unknown:
         sys.exit(f"plan: unknown data sets {sorted(unknown)}; there are {sorted(DATASETS)}")
