@@ -120,7 +120,6 @@ class CollectConfig(RunConfig):
 
     section: ClassVar[str] = "collect"
     scenarios: Positive | None = None   # first n scenario draws of the data set "demos"; None: all
-    plain: Share = 0.3                  # share of scenarios played by an agent without a library
     reuse: Share = 0.5                  # share of later tasks that use what the library holds (else: written anew)
     update: Share = 0.1                 # share of tasks whose first block fails and is mended
     parallel: Positive = 2              # engine steps at once
@@ -131,12 +130,12 @@ class SFTConfig(RunConfig):
 
     section: ClassVar[str] = "sft"
     vocabulary: typing.Annotated[int, Field(ge=300)] = 1024
-    width: Positive = 256
+    width: Positive = 192
     layers: Positive = 4
-    heads: Positive = 4
-    pair_steps: Count = 700
-    base_steps: Positive = 300
-    sft_steps: Positive = 700
+    heads: Positive = 3
+    pair_steps: Count = 800
+    base_steps: Positive = 250
+    sft_steps: Positive = 500
     pair_share: Share = 0.4             # pairs that stay in every later batch
     batch_size: Positive = 32
     learning_rate: Rate = 2e-3

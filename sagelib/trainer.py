@@ -87,6 +87,29 @@ def reward_from_rollout(
     return chain_return
 
 
+PART = 16  # rows of a part; the loss is a mean over rows, so that parts add up exactly
+
+
+def trimmed_parts(inputs: dict[str, Any], rows: int) -> list[dict[str, Any]]:
+    """The batch in parts of ``rows`` sequences, sorted by length, without the columns that are padding in a whole part."""
+    total = inputs["prompt_ids"].shape[0]
+    order = (inputs["prompt_mask"].sum(1) * 10_000 + inputs["completion_mask"].sum(1)).argsort()
+    parts = []
+    for index in order.split(rows):
+        part = {
+            name: value[index] if isinstance(value, torch.Tensor) and value.shape[:1] == (total,) else value
+            for name, value in inputs.items()
+        }
+        prompt, completion = (int(part[f"{name}_mask"].sum(1).max()) for name in ("prompt", "completion"))
+        for name, value in part.items():
+            if name in ("prompt_ids", "prompt_mask"):
+                part[name] = value[:, value.shape[1] - prompt :]
+            elif isinstance(value, torch.Tensor) and value.dim() == 2 and value.shape == inputs["completion_ids"][index].shape:
+                part[name] = value[:, :completion]
+        parts.append(part)
+    return parts
+
+
 class ChainGRPOTrainer(GRPOTrainer):
     """Stock GRPOTrainer whose sampler repeats a chain K*G times, and whose loss is the paper's (sum over positions)."""
 
@@ -117,7 +140,12 @@ class ChainGRPOTrainer(GRPOTrainer):
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> torch.Tensor:
-        return self.chain_length * super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        """The paper's loss. Rows of like length go through the model together: most of a padded batch is padding."""
+        total = inputs["prompt_ids"].shape[0]
+        parts = trimmed_parts(inputs, PART)
+        losses = [super(ChainGRPOTrainer, self).compute_loss(model, part, return_outputs, num_items_in_batch) for part in parts]
+        shares = [part["prompt_ids"].shape[0] / total for part in parts]
+        return self.chain_length * sum(share * loss for share, loss in zip(shares, losses, strict=True))
 
 
 class StepLog(TrainerCallback):
