@@ -133,9 +133,9 @@ class SFTConfig(RunConfig):
     width: Positive = 192
     layers: Positive = 4
     heads: Positive = 3
-    pair_steps: Count = 800
-    base_steps: Positive = 250
-    sft_steps: Positive = 500
+    pair_steps: Count = 600
+    base_steps: Positive = 200
+    sft_steps: Positive = 400
     pair_share: Share = 0.4             # pairs that stay in every later batch
     batch_size: Positive = 32
     learning_rate: Rate = 2e-3
@@ -163,8 +163,8 @@ class TrainConfig(AgentConfig):
     chain_length: typing.Annotated[int, Field(ge=1, le=3)] = 2
     group_size: typing.Annotated[int, Field(ge=2)] = 8
     episodes_per_step: Positive = 64    # = chains * chain_length * group_size; equal for all methods
-    steps: Positive = 40
-    learning_rate: Rate = 1e-4
+    steps: Positive = 24
+    learning_rate: Rate = 2e-4
     clip_eps: typing.Annotated[float, Field(gt=0, lt=1)] = 0.2
     grad_clip: Rate = 1.0
     weight_decay: typing.Annotated[float, Field(ge=0)] = 0.0

@@ -116,17 +116,21 @@ def _play_task(
 
 
 def load_skills(world: World, handles: list[Any], libraries: list[SkillLibrary]) -> list[dict[str, str]]:
-    """Define each stored skill in its task's shell, one by one: one that fails to load drops alone.
+    """Define the stored skills in their tasks' shells. Where a library fails as a whole, skill by skill: one drops alone.
 
     Returns per row the skills that loaded (name -> source): these are callable, and these the prompt shows.
     """
-    loaded: list[dict[str, str]] = [{} for _ in handles]
-    depth = max((len(library) for library in libraries), default=0)
-    for i in range(depth):
-        rows = [row for row, library in enumerate(libraries) if i < len(library)]
-        items = [list(libraries[row])[i] for row in rows]
-        results = world.step([(handles[row], source) for row, (_, source) in zip(rows, items, strict=True)])
-        for row, (name, source), result in zip(rows, items, results, strict=True):
+    rows = [row for row, library in enumerate(libraries) if len(library)]
+    whole = world.step([(handles[row], "\n".join(source for _, source in libraries[row])) for row in rows])
+    loaded = [library.snapshot() for library in libraries]
+    failed = [row for row, result in zip(rows, whole, strict=True) if result.status != "ok"]
+    for row in failed:
+        loaded[row] = {}
+    for i in range(max((len(libraries[row]) for row in failed), default=0)):
+        part = [row for row in failed if i < len(libraries[row])]
+        items = [list(libraries[row])[i] for row in part]
+        results = world.step([(handles[row], source) for row, (_, source) in zip(part, items, strict=True)])
+        for row, (name, source), result in zip(part, items, results, strict=True):
             if result.status == "ok":
                 loaded[row][name] = source
     return loaded
