@@ -119,7 +119,7 @@ class CollectConfig(RunConfig):
     """01_collect: demonstrations of the expert, kept when the judge passes them."""
 
     section: ClassVar[str] = "collect"
-    scenarios: Positive | None = None   # first n scenario draws of the data set "demos"; None: all
+    scenarios: Positive | None = None   # so many scenario draws of the data set "demos", spread over it; None: all
     reuse: Share = 0.5                  # share of later tasks that use what the library holds (else: written anew)
     update: Share = 0.1                 # share of tasks whose first block fails and is mended
     parallel: Positive = 2              # engine steps at once
@@ -129,25 +129,26 @@ class SFTConfig(RunConfig):
     """02_sft: pairs, then whole plain episodes (Base), then episodes with a skill library (SFT)."""
 
     section: ClassVar[str] = "sft"
-    vocabulary: typing.Annotated[int, Field(ge=300)] = 1024
+    vocabulary: typing.Annotated[int, Field(ge=300)] = 2048
     width: Positive = 192
     layers: Positive = 4
-    heads: Positive = 3
-    pair_steps: Count = 600
-    base_steps: Positive = 200
-    sft_steps: Positive = 400
-    pair_share: Share = 0.4             # pairs that stay in every later batch
-    batch_size: Positive = 32
+    heads: Positive = 6
+    pair_steps: Count = 450
+    base_steps: Positive = 450
+    sft_steps: Positive = 1400
+    pair_share: Share = 0.25            # packed pairs among the examples of later batches
+    pairs_per_example: Positive = 8
+    batch_size: Positive = 8
     learning_rate: Rate = 2e-3
-    sft_learning_rate: Rate = 1e-3
+    sft_learning_rate: Rate = 1.5e-3
 
 
 class AgentConfig(RunConfig):
     """Limits of an episode, shared by training and evaluation."""
 
     max_turns: Positive = 5
-    max_tokens_per_turn: Positive = 320
-    max_context: Positive = 1600
+    max_tokens_per_turn: Positive = 200
+    max_context: Positive = 1000
     temperature: typing.Annotated[float, Field(ge=0)] = 1.0
     step_seconds: Rate = 5.0            # limit of one block of agent code
     parallel: Positive = 2              # engine steps at once
@@ -163,8 +164,8 @@ class TrainConfig(AgentConfig):
     chain_length: typing.Annotated[int, Field(ge=1, le=3)] = 2
     group_size: typing.Annotated[int, Field(ge=2)] = 8
     episodes_per_step: Positive = 64    # = chains * chain_length * group_size; equal for all methods
-    steps: Positive = 24
-    learning_rate: Rate = 2e-4
+    steps: Positive = 16
+    learning_rate: Rate = 3e-4
     clip_eps: typing.Annotated[float, Field(gt=0, lt=1)] = 0.2
     grad_clip: Rate = 1.0
     weight_decay: typing.Annotated[float, Field(ge=0)] = 0.0
@@ -206,7 +207,7 @@ class EvalConfig(AgentConfig):
     method: Literal["base", "sft", "sft_grpo", "sage"]
     splits: list[Literal["dev", "test_normal", "test_challenge"]] = ["test_normal", "test_challenge"]
     skills: bool | None = None          # None: as the method was trained (base and sft_grpo without, sft and sage with)
-    scenarios: Positive | None = None   # first n of each split; None: all
+    scenarios: Positive | None = None   # so many of each split, spread over it; None: all
 
     @property
     def with_skills(self) -> bool:

@@ -18,7 +18,7 @@ PROFILES: dict[str, dict[str, dict]] = {
     "smoke": {
         "collect": {"scenarios": 12},
         "sft": {"vocabulary": 600, "width": 64, "layers": 2, "heads": 1, "pair_steps": 10, "base_steps": 10,
-                "sft_steps": 10, "batch_size": 8},
+                "sft_steps": 10, "batch_size": 4},
         "train": {"steps": 2, "episodes_per_step": 8, "group_size": 2, "micro_batches": 1, "max_turns": 2,
                   "max_tokens_per_turn": 32, "save_steps": 1},
         "evaluate": {"scenarios": 2, "max_turns": 2, "max_tokens_per_turn": 32},

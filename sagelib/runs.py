@@ -135,8 +135,12 @@ def library_sources(code: str) -> list[Path]:
 
 
 def code_hash(file: Path) -> str:
-    """sha256 of what the code does: comments and layout do not count."""
-    return hashlib.sha256(ast.unparse(ast.parse(file.read_text())).encode()).hexdigest()
+    """sha256 of what the code does: comments, docstrings and layout do not count."""
+    tree = ast.parse(file.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node, False):
+            node.body[0].value.value = ""
+    return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()
 
 
 def run_id(notebook: Path, parameters: Mapping[str, Any], world: str | None, inputs: Iterable[str]) -> str:
@@ -144,7 +148,7 @@ def run_id(notebook: Path, parameters: Mapping[str, Any], world: str | None, inp
     cells = notebook_cells(notebook)
     code = "\n".join(c["source"] for c in cells if c["type"] == "code")
     library = {file.name: code_hash(file) for file in library_sources(code)}
-    parts = [cells, dict(parameters), library, world, sorted(inputs)]
+    parts = [code, dict(parameters), library, world, sorted(inputs)]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:10]
 
 

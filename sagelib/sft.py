@@ -1,13 +1,14 @@
 """Supervised fine-tuning on demonstrations with TRL's SFTTrainer. The loss sees the agent's replies only.
 
 A from-scratch model learns to copy arguments from short instruction -> code pairs much sooner than from whole traces
-(LOG.md), so a stage may start with pairs alone and keep a share of them in every later batch. Pairs have a role of their
+(LOG.md), so a stage may start with pairs alone and keep a share of them among the later examples. Pairs have a role of their
 own in the template, so that they do not leak into whole episodes.
 """
 
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,17 @@ def encode_pair(format: ChatFormat, pair: dict[str, str]) -> Example:
     prompt = format.prompt_ids(pair["text"], role="pair")
     target = format.encode(pair["code"]) + [format.end_id]
     return {"input_ids": prompt + target, "labels": [IGNORED] * len(prompt) + target}
+
+
+def is_copying(pair: dict[str, str]) -> bool:
+    """Whether the code repeats a value of the text: such pairs teach copying."""
+    return pair["kind"] == "call" and any(c in pair["code"] for c in '"0123456789')
+
+
+def pack(examples: Sequence[Example], size: int) -> list[Example]:
+    """``size`` examples in a row make one sequence: as long as an episode, so that batches cost the same."""
+    groups = [examples[i : i + size] for i in range(0, len(examples), size)]
+    return [{key: [x for e in group for x in e[key]] for key in ("input_ids", "labels")} for group in groups]
 
 
 def encode_demonstration(format: ChatFormat, row: dict[str, Any]) -> Example:
@@ -56,7 +68,7 @@ def schedule(
     pair_share: float,
     seed: int,
 ) -> list[Example]:
-    """Examples in training order: ``pair_steps`` batches of pairs, then batches with ``pair_share`` of pairs.
+    """Examples in training order: ``pair_steps`` batches of pairs, then ``pair_share`` of pairs among the examples.
 
     Inside a window of 8 batches examples are sorted by length (little padding) and the batches are shuffled.
     """
@@ -92,6 +104,17 @@ def reporter(run: Any, stage: str, offset: int, total: int) -> Callable[..., Non
         run.progress(offset + step, total, f"{stage} loss {values['loss']:.3f}")
 
     return log
+
+
+def newest_checkpoint(directory: Path) -> str | None:
+    """The last complete checkpoint (its trainer_state.json is written last); half-written ones are deleted."""
+    complete = []
+    for path in Path(directory).glob("checkpoint-*"):
+        if (path / "trainer_state.json").is_file():
+            complete.append(path)
+        else:
+            shutil.rmtree(path)
+    return str(max(complete, key=lambda p: int(p.name.split("-")[1]))) if complete else None
 
 
 def fine_tune(
@@ -147,6 +170,6 @@ def fine_tune(
         callbacks=[_Log(log)] if log else None,
     )
     trainer.remove_callback(PrinterCallback)
-    trainer.train(resume_from_checkpoint=any(output_dir.glob("checkpoint-*")) or None)
+    trainer.train(resume_from_checkpoint=newest_checkpoint(output_dir))
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     return sum(losses[-max(1, len(losses) // 10) :]) / max(1, len(losses) // 10)

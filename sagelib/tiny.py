@@ -21,10 +21,12 @@ CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-# A capitalised word never carries its leading space, and the world's instructions put other values in quotes: so a name
-# or a value has the same tokens in prose and in code. The model must copy them, and can only copy what looks the same.
-# Digits are single tokens for the same reason.
-WORDS = Regex(r"\n *|\d|[A-Z][a-z]*| ?[a-z]+|_[a-z]+|\.[a-z]+| ?[^\sA-Za-z\d_]+|\s+|_+")
+# How text is cut before byte pairs are merged. Inside a line code may merge across spaces and punctuation: boilerplate
+# becomes a few tokens, so that a step of the model is spent on a decision. What has to be copied always looks the same:
+# digits and capitalised words stand alone, what stands in quotes is a piece of its own, identifiers are cut at "_".
+WORDS = Regex(
+    r'\n *[^\n\dA-Z_" ]*[^\n\dA-Z_"]*"?|\d|[A-Z][a-z]*|(?<=")[a-z.][^"\nA-Z\d]*(?=")|_[a-z]+|"[^\n\dA-Z_"]*"?|[^\n\dA-Z_"]+"?|_+'
+)
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int = 1024) -> PreTrainedTokenizerFast:
@@ -72,7 +74,7 @@ def make_model(
         hidden_size=width,
         num_hidden_layers=layers,
         num_attention_heads=heads,
-        num_key_value_heads=1,
+        num_key_value_heads=2 if heads % 2 == 0 else 1,
         intermediate_size=4 * width,
         max_position_embeddings=context,
         tie_word_embeddings=True,

@@ -20,6 +20,7 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import RepeatSampler
 
 from sagelib import credit
+from sagelib.sft import newest_checkpoint
 from sagelib.types import Chain, ChainRun, Episode, Segment, StopReason
 
 RolloutOfStep = Callable[[list[Chain], int], list[ChainRun]]  # (chains of the step, step) -> C*G runs
@@ -93,7 +94,7 @@ PART = 16  # rows of a part; the loss is a mean over rows, so that parts add up 
 def trimmed_parts(inputs: dict[str, Any], rows: int) -> list[dict[str, Any]]:
     """The batch in parts of ``rows`` sequences, sorted by length, without the columns that are padding in a whole part."""
     total = inputs["prompt_ids"].shape[0]
-    order = (inputs["prompt_mask"].sum(1) * 10_000 + inputs["completion_mask"].sum(1)).argsort()
+    order = (inputs["prompt_mask"].sum(1) + inputs["completion_mask"].sum(1)).argsort()
     parts = []
     for index in order.split(rows):
         part = {
@@ -264,11 +265,11 @@ def train(trainer: ChainGRPOTrainer, run: Any) -> None:
 
     Rows of ``run``'s metrics and episodes that belong to steps after that checkpoint are dropped first.
     """
-    checkpoints = sorted(Path(trainer.args.output_dir).glob("checkpoint-*"), key=lambda p: int(p.name.split("-")[1]))
-    done = int(checkpoints[-1].name.split("-")[1]) if checkpoints else 0
+    checkpoint = newest_checkpoint(Path(trainer.args.output_dir))
+    done = int(checkpoint.rsplit("-", 1)[1]) if checkpoint else 0
     run.rewind(done)
     _drop_later_steps(run.dir / "episodes.jsonl", done)
-    trainer.train(resume_from_checkpoint=str(checkpoints[-1]) if checkpoints else None)
+    trainer.train(resume_from_checkpoint=checkpoint)
     if trainer.state.global_step != trainer.args.max_steps:
         raise RuntimeError(f"training stopped after {trainer.state.global_step} of {trainer.args.max_steps} steps")
 
