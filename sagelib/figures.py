@@ -16,7 +16,7 @@ METHODS = {"base": "Base", "sft": "SFT", "sft_grpo": "SFT+GRPO", "sage": "SAGE"}
 PALETTE = {"base": "#8c8c8c", "sft": "#4c72b0", "sft_grpo": "#dd8452", "sage": "#55a868"}
 SPLITS = {"test_normal": "test-normal", "test_challenge": "test-challenge", "dev": "dev"}
 METRICS = {"tgc": "TGC (%)", "sgc": "SGC (%)", "steps": "steps per task", "tokens": "sampled tokens per task"}
-WIDTH = {"column": 3.25, "page": 6.75}  # inches
+PAGE_WIDTH = 6.75  # inches
 
 
 def style() -> None:
@@ -62,7 +62,7 @@ def main_figure(episodes: pd.DataFrame, split: str) -> tuple[plt.Figure, pd.Data
     """Bars with 95% intervals: TGC, SGC, steps, tokens of each method on one split."""
     style()
     methods = [m for m in METHODS if m in set(episodes["method"])]
-    figure, axes = plt.subplots(1, len(METRICS), figsize=(WIDTH["page"], 1.9))
+    figure, axes = plt.subplots(1, len(METRICS), figsize=(PAGE_WIDTH, 1.9))
     rows = []
     for axis, (metric, label) in zip(axes, METRICS.items(), strict=True):
         for x, method in enumerate(methods):
@@ -88,7 +88,9 @@ def main_figure(episodes: pd.DataFrame, split: str) -> tuple[plt.Figure, pd.Data
     data = pd.DataFrame(rows)
     n = data.iloc[0]
     figure.suptitle(
-        f"{SPLITS[split]}: {n.n_scenarios} scenarios, {n.n_seeds} seed(s), 95% intervals", fontsize=8, y=1.06
+        f"{SPLITS[split]}: {n.n_scenarios} scenarios, {n.n_seeds} seed(s), 95% intervals over families and seeds",
+        fontsize=8,
+        y=1.06,
     )
     return figure, data
 
@@ -102,7 +104,7 @@ def learning_figure(metrics: pd.DataFrame) -> tuple[plt.Figure, pd.DataFrame]:
         "skill_use": "later tasks using a skill (%)",
         "tokens": "sampled tokens per task",
     }
-    figure, axes = plt.subplots(1, len(panels), figsize=(WIDTH["page"], 1.8))
+    figure, axes = plt.subplots(1, len(panels), figsize=(PAGE_WIDTH, 1.8))
     for axis, (name, label) in zip(axes, panels.items(), strict=True):
         for method, part in metrics.groupby("method"):
             if name not in part or part[name].isna().all():

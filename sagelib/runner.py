@@ -224,7 +224,7 @@ class Runner:
     def __init__(self, request: dict) -> None:
         self.notebook, self.dir = Path(request["notebook"]), Path(request["directory"])
         self.timeout, self.record = request["timeout"], dict(request["record"])
-        self.threads = request["threads"]
+        self.threads, self.force = request["threads"], request["force"]
         self.verdict: tuple[str, str] | None = None   # decided from outside: timed_out or interrupted
         self.cell, self.cells, self.kernel = 0, 0, None
         self.completed = False                        # the last code cell ran
@@ -234,6 +234,10 @@ class Runner:
         """The record says running, and nothing of an earlier attempt can pass for a result of this one."""
         kill_leftovers(self.dir)
         before = read_json(self.dir / "run.json") or {}
+        if self.force:   # not even checkpoints: what was forced starts from nothing
+            for path in self.dir.iterdir():
+                if path.name not in ("lock", "log.txt"):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
         for name in ("end.json", "results.json", "config.json", "progress.json", "executed.ipynb"):
             (self.dir / name).unlink(missing_ok=True)
         self.started = time.time()
@@ -318,7 +322,7 @@ class Runner:
         return "done", ""
 
     def finish(self, status: str, reason: str) -> None:
-        """The record on disk has its final status. On a full disk the old file is overwritten in place."""
+        """The record on disk has its final status."""
         self.record |= {"status": status, "reason": reason, "ended": now(),
                         "seconds": round(time.time() - self.started, 1),
                         "parameters_seen": read_json(self.dir / "config.json")}

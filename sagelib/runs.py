@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-STATUSES = ("running", "done", "failed", "died", "timed_out", "incomplete", "interrupted")
 
 
 class RunError(RuntimeError):
@@ -279,7 +278,8 @@ class Run:
     def inputs(self, notebook: str, **where: Any) -> list[Path]:
         """Directories of the runs of another notebook that this one builds on (parameters as in `where`)."""
         if self._inputs is None:
-            return find_done(notebook, self.record["profile"], self.record["seed"], **where)
+            same_seed = find_done(notebook, self.record["profile"], self.record["seed"], **where)
+            return same_seed or find_done(notebook, self.record["profile"], **where)   # one start policy serves all seeds
         return [Path(r["directory"]) for r in self._inputs if r["notebook"] == notebook and _fits(r, where)]
 
     def input(self, notebook: str, **where: Any) -> Path:

@@ -26,7 +26,7 @@ from sagelib.runs import code_hash, sources
 
 ROOT = Path(__file__).resolve().parent.parent
 VENVS = ROOT / ".venvs"
-NEEDED_GB = {"main": 3.0, "appworld": 0.6, "world": 0.5}
+NEEDED_GB = {"main": 8.0, "appworld": 0.6, "world": 0.5}
 PIP = ["-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--progress-bar", "off"]
 USAGE = """usage: ./workbench COMMAND [options]        (--help after a command lists its options)
 

@@ -92,11 +92,6 @@ def called_skills(code: str, stored: set[str]) -> set[str]:
     return (calls & stored) - bound_names(code)
 
 
-def mentioned_skills(code: str, stored: set[str]) -> set[str]:
-    """The released code's detector, kept for comparison: the name occurs in the text and is not redefined."""
-    return {name for name in stored if re.search(rf"\b{re.escape(name)}\b", code)} - set(parse_skills(code))
-
-
 class SkillLibrary:
     """Skills of one copy of a chain: name -> source, in order of first definition (a caller follows its callees)."""
 
@@ -111,10 +106,6 @@ class SkillLibrary:
 
     def snapshot(self) -> dict[str, str]:
         return dict(self._skills)
-
-    def without(self, names: set[str]) -> SkillLibrary:
-        """A library without ``names``; this one is unchanged."""
-        return SkillLibrary({k: v for k, v in self._skills.items() if k not in names})
 
     def __len__(self) -> int:
         return len(self._skills)

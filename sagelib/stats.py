@@ -1,4 +1,4 @@
-"""Intervals. The unit of replication is the training seed; scenarios are resampled too (tasks of one belong together)."""
+"""Intervals. Training seeds are resampled, and families of scenarios: scenarios of one family share their code."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ DRAWS = 10_000
 
 
 def scenario_scores(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Per scenario (rows) and seed (columns): percent of tasks solved (``tgc``), 100 if all are (``sgc``), else a mean.
+    """Per (family, scenario) and seed (columns): percent of tasks solved (``tgc``), 100 if all are (``sgc``), else a mean.
 
-    ``rows``: episodes of ONE method and split with columns seed, scenario_id, success, steps, tokens, scored.
+    ``rows``: episodes of ONE method and split with columns seed, family, scenario_id, success, steps, tokens, scored.
+    A scenario with a task that was not scored has no ``sgc`` with that seed.
     """
-    rows = rows[rows["scored"]]
-    grouped = rows.groupby(["scenario_id", "seed"])
+    grouped = rows[rows["scored"]].groupby(["family", "scenario_id", "seed"])
     if metric == "tgc":
         scores = 100.0 * grouped["success"].mean()
     elif metric == "sgc":
-        scores = 100.0 * grouped["success"].all()
+        whole = rows.groupby(["family", "scenario_id", "seed"])["scored"].all()
+        scores = (100.0 * grouped["success"].all())[whole[whole].index]
     elif metric in ("steps", "tokens"):
         scores = grouped[metric].mean()
     else:
@@ -27,18 +28,22 @@ def scenario_scores(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 
 def bootstrap(scores: pd.DataFrame, *, draws: int = DRAWS, seed: int = 0) -> tuple[float, float, float]:
-    """(mean, low, high): 95% percentile interval, resampling seeds and scenarios with replacement (crossed)."""
-    values_NS = scores.to_numpy(dtype=float)
-    if np.isnan(values_NS).any():
-        scores = scores.dropna()
-        values_NS = scores.to_numpy(dtype=float)
-    if values_NS.size == 0:
+    """(mean, low, high): 95% percentile interval, resampling seeds and families with replacement (crossed).
+
+    ``scores`` as from `scenario_scores`: the first index level is the family. Scenarios without every seed are left out.
+    """
+    scores = scores.dropna()
+    if scores.empty:
         raise ValueError("no scenario was scored with every seed")
-    rng, (n, s) = np.random.default_rng(seed), values_NS.shape
-    seeds_DS = rng.integers(0, s, (draws, s))
-    counts_DN = rng.multinomial(n, np.full(n, 1 / n), draws)
-    weights_DS = np.apply_along_axis(np.bincount, 1, seeds_DS, minlength=s) / s
-    means_D = np.einsum("dn,ns,ds->d", counts_DN / n, values_NS, weights_DS, optimize=True)
+    values_NS = scores.to_numpy(dtype=float)
+    family_N = pd.factorize(scores.index.get_level_values(0))[0]
+    f, s = family_N.max() + 1, values_NS.shape[1]
+    rng = np.random.default_rng(seed)
+    counts_DF = rng.multinomial(f, np.full(f, 1 / f), draws)
+    counts_DS = rng.multinomial(s, np.full(s, 1 / s), draws)
+    sums_FS = np.stack([np.bincount(family_N, column, minlength=f) for column in values_NS.T], axis=1)
+    sizes_F = np.bincount(family_N, minlength=f)
+    means_D = np.einsum("df,fs,ds->d", counts_DF, sums_FS, counts_DS / s) / (counts_DF @ sizes_F)
     return float(values_NS.mean()), float(np.quantile(means_D, 0.025)), float(np.quantile(means_D, 0.975))
 
 

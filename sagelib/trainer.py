@@ -152,8 +152,8 @@ class ChainGRPOTrainer(GRPOTrainer):
 class StepLog(TrainerCallback):
     """Hands each optimizer step's TRL metrics to ``log`` (loss, gradient norm, mean return, seconds)."""
 
-    def __init__(self, log: Callable[..., None], total: int) -> None:
-        self.log, self.total = log, total
+    def __init__(self, log: Callable[..., None]) -> None:
+        self.log = log
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict | None = None, **kwargs: Any) -> None:
         if logs and "loss" in logs:
@@ -254,7 +254,7 @@ def make_trainer(
         processing_class=tokenizer,
         rollout_func=rollout_func,
         chain_length=K,
-        callbacks=[StepLog(log, steps)] if log else None,
+        callbacks=[StepLog(log)] if log else None,
     )
     trainer.remove_callback(PrinterCallback)
     return trainer

@@ -99,7 +99,7 @@ class Episode:
     skills_shown: tuple[str, ...] = ()  # loaded into the shell and visible in the prompt
     skills_dropped: tuple[str, ...] = ()  # stored, but failed to load in this task's world
     skills_made: tuple[str, ...] = ()  # saved in this task (new or overwritten)
-    skills_called: tuple[str, ...] = ()  # stored skills that executed code of this task really called
+    skills_called: tuple[str, ...] = ()  # stored skills that a clean block of this task calls (by its syntax tree)
 
     @property
     def steps(self) -> int:

@@ -1,4 +1,8 @@
-"""Fixtures shared by the tests. Whatever needs the real engine is skipped, with the reason, where it is not built."""
+"""Fixtures shared by the tests.
+
+Whatever needs the real engine is skipped, with the reason, where it is not built. Under `./workbench test`, which builds
+it ($SAGELIB_TEST_REQUIRES), a missing part is a failure: green must mean that the engine was tried.
+"""
 
 import os
 from pathlib import Path
@@ -6,6 +10,12 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+TEST_WORLD = Path(os.environ.get("SAGELIB_TEST_WORLD") or REPOSITORY / "data" / "smoke")
+
+
+def unavailable(reason: str) -> None:
+    """Skip; fail where the part was promised."""
+    (pytest.fail if os.environ.get("SAGELIB_TEST_REQUIRES") else pytest.skip)(reason)
 
 
 @pytest.fixture(scope="session")
@@ -13,17 +23,17 @@ def appworld_python() -> Path:
     """The AppWorld environment's interpreter."""
     python = Path(os.environ.get("SAGELIB_APPWORLD_PYTHON") or REPOSITORY / ".venvs" / "appworld" / "bin" / "python")
     if not python.exists():
-        pytest.skip(f"the AppWorld environment is not built ({python}); build it with ./workbench setup")
+        unavailable(f"the AppWorld environment is not built ({python}); build it with ./workbench setup")
     return python
 
 
 @pytest.fixture(scope="session")
 def mini_world() -> Path:
-    """The generated world data/mini, or the one that $SAGELIB_TEST_WORLD names."""
-    world = Path(os.environ.get("SAGELIB_TEST_WORLD") or REPOSITORY / "data" / "mini")
+    """The generated world data/smoke, or the one that $SAGELIB_TEST_WORLD names."""
+    world = TEST_WORLD
     for part in ("agent", "judge"):
         if not any((world / part / "data" / "tasks").glob("*_1/specs.json")):
-            pytest.skip(
+            unavailable(
                 f"the generated world is not built ({world / part} has no tasks); build it with ./workbench setup"
             )
     return world

@@ -13,7 +13,7 @@ from sagelib.types import Chain
 
 def rows(successes: dict[str, list[bool]], **extra) -> pd.DataFrame:
     """One row per task; every list is a scenario."""
-    data = [{"scenario_id": s, "family": "f", "task_id": f"{s}_{k + 1}", "position": k, "scored": True, "success": ok,
+    data = [{"scenario_id": s, "family": f"family of {s}", "task_id": f"{s}_{k + 1}", "position": k, "scored": True, "success": ok,
              "fraction": float(ok), "stop": "completed", "steps": 2 + k, "tokens": 10 * (k + 1), "skills_shown": k,
              "skills_called": k % 2, "skills_made": 0, "replies_with_error": 0}
             for s, oks in successes.items() for k, ok in enumerate(oks)]
@@ -54,25 +54,38 @@ def episodes(p: dict[str, float], seeds: int = 3, n: int = 60) -> pd.DataFrame:
     return pd.concat(parts)
 
 
+def scores(values, per_family: int = 1) -> pd.DataFrame:
+    """As `stats.scenario_scores` gives them."""
+    index = [(f"f{i // per_family:03d}", f"s{i:03d}") for i in range(len(values))]
+    return pd.DataFrame(values, index=pd.MultiIndex.from_tuples(index, names=["family", "scenario_id"]))
+
+
 def test_bootstrap_of_constant_scores_has_no_width():
-    assert stats.bootstrap(pd.DataFrame(np.full((7, 3), 40.0))) == pytest.approx((40.0, 40.0, 40.0))
+    assert stats.bootstrap(scores(np.full((7, 3), 40.0))) == pytest.approx((40.0, 40.0, 40.0))
 
 
 def test_bootstrap_agrees_with_the_normal_interval_for_one_seed():
     values = np.random.default_rng(0).normal(50, 10, 400)
-    mean, low, high = stats.bootstrap(pd.DataFrame(values))
+    mean, low, high = stats.bootstrap(scores(values))
     half = 1.96 * values.std() / 20
     assert mean == pytest.approx(values.mean())
     assert high - mean == pytest.approx(half, rel=0.1) and mean - low == pytest.approx(half, rel=0.1)
-    assert stats.bootstrap(pd.DataFrame(values)) == (mean, low, high)   # fixed seed: the same every time
+    assert stats.bootstrap(scores(values)) == (mean, low, high)   # fixed seed: the same every time
+
+
+def test_scenarios_of_one_family_are_not_independent():
+    values = np.repeat(np.random.default_rng(0).normal(50, 10, 50), 8)
+    alone, (_, low, high) = stats.bootstrap(scores(values)), stats.bootstrap(scores(values, per_family=8))
+    assert high - low == pytest.approx((alone[2] - alone[1]) * 8**0.5, rel=0.1)
+    assert high - low == pytest.approx(2 * 1.96 * values.std() / 50**0.5, rel=0.1)
 
 
 def test_difference_of_clearly_different_methods_excludes_zero_and_of_equal_ones_does_not():
     data = episodes({"sage": 0.8, "sft": 0.5})
-    scores = {m: stats.scenario_scores(data[data["method"] == m], "tgc") for m in ("sage", "sft")}
-    mean, low, high = stats.paired_difference(scores["sage"], scores["sft"])
+    by_method = {m: stats.scenario_scores(data[data["method"] == m], "tgc") for m in ("sage", "sft")}
+    mean, low, high = stats.paired_difference(by_method["sage"], by_method["sft"])
     assert 20 < mean < 40 and low > 0
-    assert stats.paired_difference(scores["sft"], scores["sft"]) == (0.0, 0.0, 0.0)
+    assert stats.paired_difference(by_method["sft"], by_method["sft"]) == (0.0, 0.0, 0.0)
 
 
 def test_difference_without_common_seeds_is_an_error():
@@ -83,9 +96,11 @@ def test_difference_without_common_seeds_is_an_error():
 
 def test_scenario_scores_by_metric():
     data = rows({"a": [True, True, False]}, seed=0)
-    assert stats.scenario_scores(data, "tgc").loc["a", 0] == pytest.approx(200 / 3)
-    assert stats.scenario_scores(data, "sgc").loc["a", 0] == 0.0
-    assert stats.scenario_scores(data, "tokens").loc["a", 0] == 20
+    assert stats.scenario_scores(data, "tgc").loc["family of a", "a"][0] == pytest.approx(200 / 3)
+    assert stats.scenario_scores(data, "sgc").loc["family of a", "a"][0] == 0.0
+    assert stats.scenario_scores(data, "tokens").loc["family of a", "a"][0] == 20
+    data.loc[data["task_id"] == "a_3", "scored"] = False
+    assert stats.scenario_scores(data, "sgc").empty and stats.scenario_scores(data, "tgc").iloc[0, 0] == 100.0
     with pytest.raises(ValueError, match="metric 'tcg'"):
         stats.scenario_scores(data, "tcg")
 

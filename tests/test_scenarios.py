@@ -1,4 +1,4 @@
-"""The scenario families and the generated world data/mini (skipped where that has not been generated)."""
+"""The scenario families, and a generated world (data/smoke)."""
 
 import hashlib
 import json
@@ -8,14 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import TEST_WORLD
 
 ROOT = Path(__file__).parents[1]
 ENGINE = ROOT / "sagelib" / "engine"
-MINI = ROOT / "data" / "mini"
+WORLD = TEST_WORLD
 TRAIN_APPS = {"spotify", "venmo", "phone", "simple_note", "gmail", "todoist", "file_system"}
-needs_mini = pytest.mark.skipif(
-    not (MINI / "datasets.json").exists(), reason="data/mini is not generated: see data/README.md"
-)
+needs_world = pytest.mark.usefixtures("mini_world")
 
 LIST_FAMILIES = """
 import json
@@ -45,12 +44,12 @@ def families() -> list[dict]:
 
 
 @pytest.fixture(scope="module")
-def datasets() -> dict:
-    return json.loads((MINI / "datasets.json").read_text())
+def datasets(mini_world) -> dict:
+    return json.loads((WORLD / "datasets.json").read_text())
 
 
 def expert(task: str) -> dict:
-    return json.loads((MINI / "judge" / "data" / "tasks" / task / "ground_truth" / "expert.json").read_text())
+    return json.loads((WORLD / "judge" / "data" / "tasks" / task / "ground_truth" / "expert.json").read_text())
 
 
 def test_enough_families_in_every_split(families):
@@ -132,7 +131,7 @@ def test_pairs_are_reproducible_and_mention_challenge_apps_only_as_parts():
     assert challenge and not any("all products" in line["text"] and "above" in line["text"] for line in challenge)
 
 
-@needs_mini
+@needs_world
 def test_datasets_are_disjoint_and_whole(datasets, families):
     split = {f["name"]: f["split"] for f in families}
     seen: set[str] = set()
@@ -147,7 +146,7 @@ def test_datasets_are_disjoint_and_whole(datasets, families):
     )
 
 
-@needs_mini
+@needs_world
 def test_tasks_of_a_draw_differ_and_train_shares_nothing_with_demos(datasets):
     used: dict[str, set] = {}
     for name in ("train", "demos"):
@@ -155,7 +154,7 @@ def test_tasks_of_a_draw_differ_and_train_shares_nothing_with_demos(datasets):
         for start in range(0, len(tasks), 3):
             records = [expert(task) for task in tasks[start : start + 3]]
             owners = [
-                json.loads((MINI / "agent/data/tasks" / t / "specs.json").read_text())["supervisor"]["email"]
+                json.loads((WORLD / "agent/data/tasks" / t / "specs.json").read_text())["supervisor"]["email"]
                 for t in tasks[start : start + 3]
             ]
             assert len(set(owners)) == 3 and len({r["value"] for r in records}) == 3
@@ -163,21 +162,21 @@ def test_tasks_of_a_draw_differ_and_train_shares_nothing_with_demos(datasets):
     assert not used["train"] & used["demos"]
 
 
-@needs_mini
+@needs_world
 def test_the_agent_root_holds_no_truth(datasets):
     assert not [
         p
-        for p in (MINI / "agent").rglob("*")
+        for p in (WORLD / "agent").rglob("*")
         if p.name in ("ground_truth", "expert.json", "answer.json", "solution.py")
     ]
-    assert {p.name for p in (MINI / "agent/data/tasks").iterdir()} == {t for e in datasets.values() for t in e["tasks"]}
+    assert {p.name for p in (WORLD / "agent/data/tasks").iterdir()} == {t for e in datasets.values() for t in e["tasks"]}
 
 
-@needs_mini
+@needs_world
 def test_every_task_has_failing_and_passing_labels_and_an_answer_only_for_questions(datasets):
     for entry in datasets.values():
         for task in entry["tasks"]:
-            folder = MINI / "judge/data/tasks" / task / "ground_truth"
+            folder = WORLD / "judge/data/tasks" / task / "ground_truth"
             labels = [t["label"] for t in json.loads((folder / "test_data.json").read_text())]
             assert "no_op_fail" in labels
             record = expert(task)
@@ -185,11 +184,11 @@ def test_every_task_has_failing_and_passing_labels_and_an_answer_only_for_questi
             assert len(json.loads((folder / "api_calls.json").read_text())) < 60
 
 
-@needs_mini
+@needs_world
 def test_hash_of_a_dataset_is_its_content(datasets):
     tasks, digest = datasets["dev"]["tasks"], hashlib.sha256()
     for task in tasks:
-        folder = MINI / "judge" / "data" / "tasks" / task
+        folder = WORLD / "judge" / "data" / "tasks" / task
         for file in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != "api_calls.json"):
             digest.update(f"{task}/{file.relative_to(folder)}".encode() + b"\0" + file.read_bytes())
     assert digest.hexdigest() == datasets["dev"]["sha256"]
