@@ -133,9 +133,9 @@ class SFTConfig(RunConfig):
     width: Positive = 192
     layers: Positive = 4
     heads: Positive = 6
-    pair_steps: Count = 450
-    base_steps: Positive = 450
-    sft_steps: Positive = 1400
+    pair_steps: Count = 1000
+    base_steps: Positive = 500
+    sft_steps: Positive = 1800
     pair_share: Share = 0.25            # packed pairs among the examples of later batches
     pairs_per_example: Positive = 8
     batch_size: Positive = 8
