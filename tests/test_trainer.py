@@ -227,14 +227,15 @@ def player(model, seen, stop_at=None, copies=3):
     return play
 
 
-def test_a_resumed_run_ends_in_bitwise_equal_weights(tmp_path):
+@pytest.mark.parametrize("micro_batches, bf16", [(1, False), (2, True)])   # the second is the product's setting
+def test_a_resumed_run_ends_in_bitwise_equal_weights(tmp_path, micro_batches, bf16):
     chains = [chain(f"{s}_1", f"{s}_2") for s in "abc"]
 
     def run(path, stop_at=None, resume=False):
         model, seen = tiny_model(gain=2.0), []
         trainer = make_trainer(model, tiny_tokenizer(), chains, player(model, seen, stop_at), output_dir=path, copies=3,
                                chains_per_step=1, steps=3, save_steps=1, credit_name="outcome", learning_rate=1e-2,
-                               weight_decay=0.01, bf16=False)
+                               weight_decay=0.01, micro_batches=micro_batches, bf16=bf16)
         try:
             trainer.train(resume_from_checkpoint=resume or None)
         except Interrupted:
