@@ -165,7 +165,7 @@ class TrainConfig(AgentConfig):
     group_size: typing.Annotated[int, Field(ge=2)] = 8
     episodes_per_step: Positive = 64    # = chains * chain_length * group_size; equal for all methods
     steps: Positive = 16
-    learning_rate: Rate = 3e-4
+    learning_rate: Rate = 5e-5
     clip_eps: typing.Annotated[float, Field(gt=0, lt=1)] = 0.2
     grad_clip: Rate = 1.0
     weight_decay: typing.Annotated[float, Field(ge=0)] = 0.0
