@@ -104,7 +104,7 @@ def test_files(fast: bool) -> list[str]:
     def rank(name: str) -> int:
         if re.search(r"notebooks?\.py|reproduce", name):
             return 2
-        return 1 if re.search(r"engine|world|appworld|scenario|generate", name) else 0
+        return 1 if re.search(r"engine|world|appworld|scenario|generat", name) else 0
     names = sorted((p.name for p in (ROOT / "tests").glob("test_*.py")), key=lambda name: (rank(name), name))
     return [f"tests/{name}" for name in names if not fast or rank(name) == 0]
 
