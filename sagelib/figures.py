@@ -49,6 +49,11 @@ def save(
     return paths
 
 
+def read_episodes(path: Path) -> pd.DataFrame:
+    """An evaluation's episodes.csv. Ids stay text: hexadecimal ones such as 1836e74557 would be read as numbers."""
+    return pd.read_csv(path, dtype=dict.fromkeys(("run_id", "scenario_id", "task_id"), str))
+
+
 def save_table(table: pd.DataFrame, name: str, *, directory: Path, run_ids: Sequence[str], command: str) -> None:
     """name.csv, and name.json with the command and the runs that made it."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -85,6 +90,7 @@ def main_figure(episodes: pd.DataFrame, split: str) -> tuple[plt.Figure, pd.Data
             )
         axis.set_xticks(range(len(methods)), [METHODS[m] for m in methods], rotation=35, ha="right")
         axis.set_title(label, fontsize=8)
+    figure.tight_layout(w_pad=1.0)
     data = pd.DataFrame(rows)
     n = data.iloc[0]
     figure.suptitle(

@@ -115,6 +115,14 @@ def test_figures_are_byte_identical_when_drawn_again(tmp_path):
     assert set(data["method"]) == {"base", "sage"} and (data["n_scenarios"] == 10).all() and (data["n_seeds"] == 3).all()
 
 
+def test_hexadecimal_ids_stay_text(tmp_path):
+    data = rows({"12e4567": [True]}, run_id="1836e74557")
+    data.to_csv(tmp_path / "episodes.csv", index=False)
+    back = figures.read_episodes(tmp_path / "episodes.csv")
+    assert back.loc[0, "run_id"] == "1836e74557" and back.loc[0, "scenario_id"] == "12e4567"
+    assert back.loc[0, "task_id"] == "12e4567_1"
+
+
 def test_training_chains_are_ordered_draws_of_one_scenario():
     scenarios = [Chain(f"s{i}", tuple(f"s{i}_{k}" for k in (1, 2, 3))) for i in range(5)]
     chains = datasets.training_chains(scenarios, 2, 12, seed=3)

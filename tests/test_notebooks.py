@@ -63,7 +63,8 @@ def test_training_takes_real_steps_and_records_what_was_sampled(finished):
 
 
 def test_the_main_table_has_all_methods_and_splits(finished):
-    table = pd.read_csv(directory(finished["90_figures", None]) / "results" / "table_main.csv")
+    path = directory(finished["90_figures", None]) / "results" / "table_main.csv"
+    table = pd.read_csv(path, dtype={"run_id": str})
     assert set(table["method"]) == {"base", "sft", "sft_grpo", "sage"} and set(table["split"]) == {"test_normal", "test_challenge"}
     assert len(table) == 8 and set(table["world"]) == {"smoke"} and (table["n_tasks"] == 6).all()
     assert table["tgc"].between(0, 100).all() and table["run_id"].nunique() == 4
