@@ -8,9 +8,10 @@ import random
 from pathlib import Path
 from typing import Any
 
+from sagelib.runs import ROOT
 from sagelib.types import Chain
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = ROOT
 
 
 def world_dir(world: str) -> Path:
@@ -41,12 +42,13 @@ def load_dataset(world: str, name: str, scenarios: int | None = None) -> tuple[l
     chains = [Chain(scenario, tuple(ids)) for scenario, ids in tasks.items()]
     if scenarios is not None and scenarios < len(chains):
         chains = [chains[i * len(chains) // scenarios] for i in range(scenarios)]
-    return chains, {c.scenario_id: family_of(world, c.task_ids[0]) for c in chains}
+    return chains, {c.scenario_id: load_expert(world_dir(world), c.task_ids[0])["family"] for c in chains}
 
 
-def family_of(world: str, task_id: str) -> str:
-    path = world_dir(world) / "judge" / "data" / "tasks" / task_id / "ground_truth" / "expert.json"
-    return json.loads(path.read_text())["family"]
+def load_expert(world_dir: Path, task_id: str) -> dict[str, Any]:
+    """The expert's material of one task (main process only: agents cannot read the judge's root)."""
+    path = Path(world_dir) / "judge" / "data" / "tasks" / task_id / "ground_truth" / "expert.json"
+    return json.loads(path.read_text())
 
 
 def load_pairs(world: str) -> list[dict[str, Any]]:

@@ -8,7 +8,6 @@ block is shown, not trained).
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -16,17 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from sagelib import prompts
+from sagelib.datasets import load_expert
 from sagelib.policy import ScriptedPolicy, ScriptedSession
 from sagelib.rollout import RolloutSettings, World, rollout
 from sagelib.types import Chain, ChainRun
 
 FIX = "That failed. I write it again with the token."
-
-
-def load_expert(world_dir: Path, task_id: str) -> dict[str, Any]:
-    """The expert's material of one task (main process only: agents cannot read the judge's root)."""
-    path = Path(world_dir) / "judge" / "data" / "tasks" / task_id / "ground_truth" / "expert.json"
-    return json.loads(path.read_text())
 
 
 def broken(source: str) -> str | None:

@@ -44,8 +44,7 @@ def save(
     paths = [directory / f"{name}.{kind}" for kind in ("pdf", "png", "csv", "json")]
     figure.savefig(paths[0], metadata={"CreationDate": None, "Creator": None, "Producer": None}, bbox_inches="tight")
     figure.savefig(paths[1], metadata={"Software": None}, bbox_inches="tight")
-    data.to_csv(paths[2], index=False, float_format="%.6g")
-    paths[3].write_text(json.dumps({"command": command, "run_ids": sorted(run_ids)}, indent=1) + "\n")
+    save_table(data, name, directory=directory, run_ids=run_ids, command=command)
     return paths
 
 

@@ -168,6 +168,23 @@ def chain_dataset(chains: Sequence[Chain]) -> Dataset:
     )
 
 
+def rollout_function(
+    play: RolloutOfStep, chain_length: int, copies: int, credit_function: credit.CreditFunction, pad_id: int
+) -> Callable[[list[str], GRPOTrainer], dict[str, list]]:
+    """What TRL calls at each step: its prompts (chains as JSON, each K*G times) -> packed sequences and returns."""
+
+    def rollout_func(prompts: list[str], trainer: GRPOTrainer) -> dict[str, list]:
+        rows = [json.loads(p) for p in prompts[:: chain_length * copies]]
+        chains = [Chain(r["scenario_id"], tuple(r["task_ids"])) for r in rows]
+        was_training = trainer.model.training
+        trainer.model.eval()
+        runs = play(chains, trainer.state.global_step)
+        trainer.model.train(was_training)
+        return pack(runs, copies, credit_function, pad_id)
+
+    return rollout_func
+
+
 def make_trainer(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -235,24 +252,13 @@ def make_trainer(
         seed=seed,
         disable_tqdm=True,
     )
-    credit_function = credit.CREDIT[credit_name]
-
-    def rollout_func(prompts: list[Any], trainer: GRPOTrainer) -> dict[str, list]:
-        rows = [json.loads(p) for p in prompts[:: K * copies]]
-        step_chains = [Chain(r["scenario_id"], tuple(r["task_ids"])) for r in rows]
-        was_training = trainer.model.training
-        trainer.model.eval()
-        runs = play(step_chains, trainer.state.global_step)
-        trainer.model.train(was_training)
-        return pack(runs, copies, credit_function, tokenizer.pad_token_id)
-
     trainer = ChainGRPOTrainer(
         model=model,
         reward_funcs=reward_from_rollout,
         args=args,
         train_dataset=chain_dataset(chains),
         processing_class=tokenizer,
-        rollout_func=rollout_func,
+        rollout_func=rollout_function(play, K, copies, credit.CREDIT[credit_name], tokenizer.pad_token_id),
         chain_length=K,
         callbacks=[StepLog(log)] if log else None,
     )
