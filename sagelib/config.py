@@ -138,6 +138,7 @@ class SFTConfig(RunConfig):
     sft_steps: Positive = 1800
     pair_share: Share = 0.25            # packed pairs among the examples of later batches
     pairs_per_example: Positive = 8
+    other_values: Count = 4             # times that each demonstration is shown with other values
     batch_size: Positive = 8
     learning_rate: Rate = 2e-3
     sft_learning_rate: Rate = 1.5e-3

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallba
 from trl import SFTConfig as TRLConfig
 from trl import SFTTrainer
 
+from sagelib.optim import MuonAdamW
 from sagelib.prompts import ChatFormat
 
 IGNORED = -100
@@ -106,6 +107,14 @@ def reporter(run: Any, stage: str, offset: int, total: int) -> Callable[..., Non
     return log
 
 
+class FromNothing(SFTTrainer):
+    """TRL's trainer with the optimizer of `optim.MuonAdamW`."""
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        self.optimizer = MuonAdamW(self.model, self.args.learning_rate, self.args.weight_decay)
+        return self.optimizer
+
+
 def newest_checkpoint(directory: Path) -> str | None:
     """The last complete checkpoint (its trainer_state.json is written last); half-written ones are deleted."""
     complete = []
@@ -162,7 +171,7 @@ def fine_tune(
         packing=False,
         dataset_kwargs={"skip_prepare_dataset": True},
     )
-    trainer = SFTTrainer(
+    trainer = FromNothing(
         model=model,
         args=args,
         train_dataset=Dataset.from_list(list(order)),

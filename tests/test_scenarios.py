@@ -126,9 +126,39 @@ def test_pairs_are_reproducible_and_mention_challenge_apps_only_as_parts():
     code = "import json, pairs, scenario\nprint(json.dumps(pairs.make(scenario.load_families(), 7)))"
     lines = json.loads(run_engine_code(code))
     assert lines == json.loads(run_engine_code(code))
-    assert len(lines) == 20000 and {line["kind"] for line in lines} == {"source", "filter", "action", "call"}
+    assert len(lines) == 30000 and {line["kind"] for line in lines} == {"source", "filter", "action", "call", "main"}
     challenge = [line for line in lines if line["app"] in ("amazon", "splitwise")]
     assert challenge and not any("all products" in line["text"] and "above" in line["text"] for line in challenge)
+
+
+def test_whole_functions_are_never_those_of_a_held_out_family():
+    code = """
+import json, pairs
+from scenario import load_families
+families = load_families()
+held = {f.skill for f in families if f.split != "train"}
+whole = [line for line in pairs.make(families, 7) if line["kind"] == "main"]
+names = {line["code"].split("(")[0].removeprefix("def ") for line in whole}
+print(json.dumps([len(whole), sorted(names & held), sorted({line["app"] for line in whole}), len(names)]))
+"""
+    number, leaked, apps, names = json.loads(run_engine_code(code))
+    assert number == 10000 and leaked == [] and names > 100
+    assert apps == ["file_system", "gmail", "phone", "simple_note", "spotify", "todoist", "venmo"]
+
+
+def test_of_a_held_out_combination_every_two_parts_occur_together_in_training():
+    code = """
+import json, pairs
+from scenario import load_families
+families = load_families()
+whole = pairs.combinations(families)
+def known(f, *kinds):
+    return any(c.app == f.app and all(getattr(c, k) == getattr(f, k) for k in kinds) for c in whole)
+two = [("verb", "source"), ("verb", "filter"), ("source", "filter")]
+print(json.dumps([f.name for f in families if f.split in ("dev", "test_normal") and not all(known(f, *k) for k in two)]))
+"""
+    # the one exception: only requests can be denied, and only requests that were received come from a person
+    assert json.loads(run_engine_code(code)) == ["venmo.deny.received_requests.from_person.note"]
 
 
 @needs_world

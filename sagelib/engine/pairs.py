@@ -1,12 +1,14 @@
-"""Short phrase -> code pairs: the vocabulary of all parts, with values from large random pools.
+"""Short text -> code pairs: what a phrase of an instruction, or a whole one, means in code. Values are random.
 
-They teach what a phrase of an instruction means in code and to copy values. Whole instructions occur for train
-families only; the apps of test_challenge occur as single parts, here and nowhere else in the training data.
+They teach to copy values and to compose parts. Whole functions occur for every combination that the grammar allows,
+but never for one that a held-out family uses (dev and test_normal, in whatever way the value is given), nor for the
+apps of test_challenge: those occur as single parts, here and nowhere else in the training data. No pair was run.
 """
 
 import random
+from dataclasses import replace
 
-from drafts import NOTE_TITLES, quote
+from drafts import NOTE_LINES, NOTE_TITLES, TEXT_LINES, quote
 from scenario import Family, Question
 
 FIRST = (
@@ -15,6 +17,7 @@ FIRST = (
 ).split()
 SYLLABLES = "ba be bo da de do fa fe ga go ha he ka ko la le lo ma me mo na ne no pa po ra re ro sa se so ta te to va ve wa wi zo".split()
 PER_KIND = 5000
+VIAS = ("direct", "direct", "note", "text")
 
 
 def word(rng: random.Random) -> str:
@@ -25,15 +28,20 @@ def word(rng: random.Random) -> str:
 def value_for(family: Family, rng: random.Random) -> object:
     """A random value of the kind that the family's filter takes."""
     noun = family.filter.noun
-    if family.filter.how in ("over", "under"):
+    if noun not in ("time", "date") and family.filter.how in ("over", "under"):
         return rng.randint(2, 400)
     if noun in ("artist", "person", "sender", "contact", "payer"):
         return f"{rng.choice(FIRST)} {word(rng).capitalize()}"
     if noun == "ending":
         return "." + word(rng)[:4]
+    if noun == "time":
+        return f"{rng.randint(0, 23):02}:{rng.randint(0, 59):02}"
+    if noun == "date":
+        return f"20{rng.randint(10, 39)}-{rng.randint(1, 12):02}-{rng.randint(1, 28):02}"
     if noun == "snooze":
         return rng.randint(1, 90)
-    return word(rng) if rng.random() < 0.7 else f"{word(rng)} {word(rng)}"
+    text = word(rng) if rng.random() < 0.7 else f"{word(rng)} {word(rng)}"
+    return text.capitalize() if noun == "subject" else text
 
 
 def phrase(family: Family, value: object) -> str:
@@ -42,21 +50,21 @@ def phrase(family: Family, value: object) -> str:
 
 
 def make(families: list[Family], seed: int) -> list[dict]:
-    """About 20,000 pairs in a shuffled order, the same for the same seed."""
+    """About 30,000 pairs in a shuffled order, the same for the same seed."""
     rng = random.Random(seed)
     unique = {
         kind: list({(f.app, getattr(f, kind).name): f for f in families}.values())
         for kind in ("source", "filter", "verb")
     }
     train = [f for f in families if f.split == "train"]
+    whole = combinations(families)
     lines = []
     for n in range(PER_KIND):
         f = unique["source"][n % len(unique["source"])]
         lines.append({"app": f.app, "kind": "source", "text": f"{f.app}: {f.source.text}", "code": f.source.code})
         f = unique["filter"][n % len(unique["filter"])]
-        lines.append(
-            {"app": f.app, "kind": "filter", "text": f"{f.app}: {phrase(f, value_for(f, rng))}", "code": f.filter.code}
-        )
+        value = value_for(f, rng)
+        lines.append({"app": f.app, "kind": "filter", "text": f"{f.app}: {phrase(f, value)}", "code": f.filter.code})
         f = unique["verb"][n % len(unique["verb"])]
         lines.append(
             {
@@ -67,8 +75,37 @@ def make(families: list[Family], seed: int) -> list[dict]:
             }
         )
         lines.append(call_pair(n, unique, train, rng))
+        lines += [main_pair(rng.choice(whole), rng) for _ in range(2)]
     rng.shuffle(lines)
     return lines
+
+
+def combinations(families: list[Family]) -> list[Family]:
+    """Verb x source x filter of the train apps where source and verb, and source and filter, occur together; not held-out ones."""
+    train = [f for f in families if f.split == "train"]
+    held = {(f.app, f.skill) for f in families if f.split != "train"}
+    known = [f for f in families if f.app in {t.app for t in train}]
+    found = {}
+    for a in known:
+        for b in (b for b in known if (b.app, b.source) == (a.app, a.source)):
+            mixed = replace(a, split="train", filter=b.filter)
+            if (mixed.app, mixed.skill) not in held:
+                found[mixed.app, mixed.skill] = mixed
+    return [found[key] for key in sorted(found)]
+
+
+def main_pair(family: Family, rng: random.Random) -> dict:
+    """An instruction, and the line of the note or message that it points to, if any -> the main function and its call."""
+    family, value, noun = replace(family, via=rng.choice(VIAS)), value_for(family, rng), family.filter.noun
+    name = f"{rng.choice(FIRST)} {word(rng).capitalize()}"
+    origin = {"direct": "", "note": rng.choice(NOTE_TITLES), "text": name}[family.via]
+    text = family.instruction(quote(value), origin)
+    if family.via != "direct":
+        line = rng.choice(NOTE_LINES if family.via == "note" else TEXT_LINES)
+        text += "\n" + line.format(noun=noun, Noun=noun.capitalize(), value=quote(value))
+    call = f"{family.skill}({quote(value)})"
+    call = f"print({call})" if isinstance(family.verb, Question) else call
+    return {"app": family.app, "kind": "main", "text": f"{family.app}: {text}", "code": f"{family.main()}\n{call}", "value": value}
 
 
 def verb_text(family: Family) -> str:
@@ -89,8 +126,8 @@ def call_pair(n: int, unique: dict, train: list[Family], rng: random.Random) -> 
                 if f.via == "text"
                 else f"{word(rng)} {word(rng)}".capitalize()
             )
-            text, code = f.instruction(quote(value), title), f"print(read_{f.via}({quote(title)}))"
-        return {"app": f.app, "kind": "call", "text": f"{f.app}: {text}", "code": code}
+            text, code, value = f.instruction(quote(value), title), f"print(read_{f.via}({quote(title)}))", title
+        return {"app": f.app, "kind": "call", "text": f"{f.app}: {text}", "code": code, "value": value}
     kind = ("source", "filter", "verb")[n % 4 - 1]
     f = rng.choice(unique[kind])
     value = value_for(f, rng)
@@ -99,4 +136,4 @@ def call_pair(n: int, unique: dict, train: list[Family], rng: random.Random) -> 
         "filter": (phrase(f, value), f"{f.filter.name}({quote(value)})"),
         "verb": (verb_text(f), f.verb.name),
     }[kind]
-    return {"app": f.app, "kind": "call", "text": f"{f.app}: {text}", "code": code}
+    return {"app": f.app, "kind": "call", "text": f"{f.app}: {text}", "code": code, "value": value}

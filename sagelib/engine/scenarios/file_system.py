@@ -55,7 +55,7 @@ APP = App(
         train  copy    downloads  ending_in  note
         train  count   downloads  ending_in  direct
         train  count   photos     with_word  direct
-        dev    count   documents  with_word  note
+        dev    count   downloads  with_word  note
         test_normal  delete  documents  with_word  direct
         test_normal  copy    photos     with_word  note
         test_normal  count   documents  ending_in  direct

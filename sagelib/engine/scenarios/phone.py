@@ -13,6 +13,14 @@ APP = App(
             "alarm",
         ),
         Source(
+            "active_alarms",
+            "active alarms on my phone",
+            '[row for row in pages(apis.phone.show_alarms, access_token=token) if row["enabled"]]',
+            """SELECT id, label, time, snooze_minutes, enabled FROM alarms
+               WHERE user_id = :me AND enabled = 1 ORDER BY id""",
+            "alarm",
+        ),
+        Source(
             "contacts",
             "contacts on my phone",
             "pages(apis.phone.search_contacts, access_token=token)",
@@ -71,20 +79,23 @@ APP = App(
         ),
     ],
     families="""
-        train  delete   alarms    labelled     direct
-        train  delete   contacts  related      note
-        train  delete   texts     from_person  direct
-        train  disable  alarms    labelled     note
-        train  disable  alarms    snoozed      direct
-        train  count    alarms    snoozed      note
-        train  count    alarms    before       direct
-        train  count    contacts  related      direct
-        train  count    texts     from_person  note
-        train  total    alarms    before       note
-        train  total    alarms    labelled     direct
-        dev    disable  alarms    before       direct
-        test_normal  delete  alarms  snoozed   direct
-        test_normal  count   alarms  labelled  note
-        test_normal  delete  alarms  before    direct
+        train  delete   alarms         labelled     direct
+        train  delete   active_alarms  before       direct
+        train  delete   contacts       related      note
+        train  delete   texts          from_person  direct
+        train  disable  alarms         labelled     note
+        train  disable  alarms         snoozed      direct
+        train  disable  active_alarms  before       text
+        train  count    active_alarms  snoozed      note
+        train  count    alarms         before       direct
+        train  count    active_alarms  labelled     direct
+        train  count    contacts       related      direct
+        train  count    texts          from_person  note
+        train  total    alarms         before       note
+        train  total    alarms         labelled     direct
+        dev    disable  alarms         before       direct
+        test_normal  delete  alarms    snoozed      direct
+        test_normal  count   alarms    labelled     note
+        test_normal  delete  alarms    before       direct
     """,
 )

@@ -76,7 +76,7 @@ APP = App(
         train  count     open_tasks   longer_than    direct
         train  total     inbox_tasks  with_priority  direct
         train  total     tasks        longer_than    direct
-        dev    count     open_tasks   with_word      direct
+        dev    raise     tasks        with_word      direct
         test_normal  complete  open_tasks   with_word      direct
         test_normal  delete    inbox_tasks  due_on         direct
         test_normal  total     tasks        due_on         note
