@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import speed
 from drafts import Draft, quote
 from scenario import HELPERS
 
@@ -76,7 +77,7 @@ class Builder:
         self.root, self.apps = root, list(get_all_apps())
         self.now, self.canary = DEFAULT_SYSTEM_DATETIME, CANARY_STRING
         self.models = {app: import_models_module(app) for app in self.apps}
-        _remember_engines()
+        speed.patch()
         self.seconds: Counter = Counter()
 
     def build(self, task_id: str, draft: Draft, stamp: str) -> str | None:
@@ -330,23 +331,6 @@ class Builder:
         end.reset_db_home_path()
         self.seconds["judge"] += now() - started
         return tracker
-
-
-def _remember_engines() -> None:
-    """Make switching between two open databases cheap: the engine renders a URL for every switch, hundreds a task.
-
-    What is remembered sits on the SQLAlchemy engine itself and so goes away with it.
-    """
-    from appworld.apps.model_lib import Database
-
-    slow = Database._get_engine_to_details
-
-    def details(engine) -> tuple:
-        if not hasattr(engine, "_details"):
-            engine._details = slow(engine)
-        return engine._details
-
-    Database._get_engine_to_details = staticmethod(details)
 
 
 def call(draft: Draft) -> str:
