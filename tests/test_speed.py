@@ -48,7 +48,6 @@ ODD = [
     "print(apis.venmo.search_users(access_token='Ünicode'))",
     "apis.spotify.no_such_api()",
     "apis.simple_note.create_note(title=['a', None, True], content={'b': 1})",
-    "apis.simple_note.create_note(title=object())",
     "apis.phone.login(username='nobody', password='x', extra=None)",
     "apis.supervisor.show_profile(access_token=None, number=1.5, flag=True, words=['a', 'b'], nothing=None)",
     "try:\n    {}['a']\nexcept KeyError:\n    apis.spotify.show_account()",
@@ -77,6 +76,8 @@ ODD = [
     "x = 1 \\\n + 2\nprint(x)",
     "print('\\x0c', '\u00fc\ud7ff')",
     "import math, re as regex, collections.abc\nfrom datetime import date as d\nprint(d.today(), regex.sub('a', 'b', 'aa'))",
+    "apis.simple_note.create_note(title=object())",  # breaks the engine's request log for the rest of the episode
+    "print(1)",
 ]
 
 
