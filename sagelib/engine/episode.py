@@ -81,6 +81,7 @@ def warm(directory: str) -> str:
     get_direct_cached_sqlite3_connection.cache_clear()
     del world
     speed.freeze_clock()
+    speed.keep_shell()
     gc.collect()
     gc.freeze()  # shared pages stay shared
     _single_threaded()

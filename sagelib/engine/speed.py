@@ -128,7 +128,23 @@ def freeze_clock() -> None:
     set_local_date_and_time(DEFAULT_SYSTEM_DATETIME)
 
 
+def keep_shell() -> None:
+    """Make the IPython shell of the next world now: the next one that this process or a fork of it opens gets it, unused."""
+    from appworld import environment
+    from traitlets.config.loader import Config
+
+    make, config, hook = environment.InteractiveShellEmbed, Config(), sys.excepthook
+    config.HistoryManager.enabled = False  # as AppWorld.__init__ has it
+    spare = [make(config=config)]
+    sys.excepthook = hook  # the same there
+    environment.InteractiveShellEmbed = lambda config: spare.pop() if spare else make(config=config)
+
+
 # ---------------------------------------------------------------- API calls
+
+
+# ---------------------------------------------------------------- what a fork can find ready
+
 
 
 def _keep_main_app() -> None:
