@@ -26,11 +26,13 @@ QUOTES = 40  # in one string constant: adjacent literals are one constant for us
 
 def patch() -> None:
     """Apply every patch to this process; twice is once."""
+    import rows
     from appworld import requester
 
     if hasattr(requester, "_sagelib_speed"):
         return
     requester._sagelib_speed = True
+    rows.patch()
     _remember_engines()
     _share_statements()
     _keep_main_app()
