@@ -11,6 +11,7 @@ import gc
 import json
 import math
 import os
+import random
 import socket
 import sys
 import time
@@ -18,6 +19,7 @@ import traceback
 from dataclasses import dataclass
 
 import sandbox
+import speed
 from appworld import AppWorld
 from appworld.apps import get_all_apps
 from appworld.apps.model_lib import CachedDBHandler, get_cached_db_engine, get_direct_cached_sqlite3_connection
@@ -33,11 +35,17 @@ profile = apis.supervisor.show_profile()
 for app in ("amazon", "phone", "file_system", "spotify", "venmo", "gmail", "splitwise", "simple_note", "todoist"):
     try:
         name = profile["phone_number"] if app == "phone" else profile["email"]
-        token = getattr(apis, app).login(username=name, password=passwords[app])["access_token"]
-        getattr(apis, app).show_account(access_token=token)
+        token = apis[app].login(username=name, password=passwords[app])["access_token"]
     except Exception:
-        pass
-"""  # the first request of an app costs several times the later ones
+        continue
+    for name in apis[app]:
+        if name.startswith(("show_", "search_")):
+            try:
+                apis[app][name](access_token=token)
+            except Exception:
+                pass
+apis.supervisor.complete_task()
+"""  # first requests cost several times the later ones: imports, compiled SQL. Those that want more arguments just fail
 _dumps, _loads, _send, _clock = json.dumps, json.loads, socket.socket.sendall, time.clock_gettime
 
 
@@ -72,6 +80,8 @@ def warm(directory: str) -> str:
     get_cached_db_engine.cache_clear()  # no SQLite handle of ours may cross a fork
     get_direct_cached_sqlite3_connection.cache_clear()
     del world
+    speed.freeze_clock()
+    speed.keep_shell()
     gc.collect()
     gc.freeze()  # shared pages stay shared
     _single_threaded()
@@ -93,7 +103,13 @@ def engine_timeout(step_s: float) -> int | None:
 
 
 def template(task_id: str, directory: str, episodes: list[tuple[str, socket.socket]], settings: Settings) -> None:
-    """Open the task's world and fork one process for each (episode directory, socket); the caller exits afterwards."""
+    """Open the task's world and fork one process for each (episode directory, socket); the caller exits afterwards.
+
+    A single episode opens the world in its own process: forks, and the memory copied after them, are a large part of its cost.
+    """
+    alone = len(episodes) == 1
+    if alone and not _fork_alone(episodes[0][1], settings):
+        return
     world = AppWorld(
         task_id=task_id,
         experiment_name=directory,
@@ -103,9 +119,9 @@ def template(task_id: str, directory: str, episodes: list[tuple[str, socket.sock
     )
     for name in PRIVATE_NAMES:
         world.shell.user_ns.pop(name, None)
-    world.requester.client.__exit__(
-        None, None, None
-    )  # ends the thread that serves the APIs: only one may live at a fork
+    if alone:
+        random.seed()  # as a fork does; the engine has just fixed the seed
+        return _episode(world, *episodes[0], settings)
     gc.collect()
     gc.freeze()
     _single_threaded()
@@ -113,12 +129,7 @@ def template(task_id: str, directory: str, episodes: list[tuple[str, socket.sock
         middle = os.fork()  # unshare acts on the next fork: one process in between
         if middle == 0:
             try:
-                if settings.contained:
-                    sandbox.new_process_tree()
-                pid = os.fork()
-                if pid:
-                    channel.sendall(_dumps({"pid": pid}).encode() + b"\n")
-                else:
+                if _fork_alone(channel, settings):
                     for _, other in episodes:
                         if other is not channel:
                             other.close()
@@ -126,6 +137,16 @@ def template(task_id: str, directory: str, episodes: list[tuple[str, socket.sock
             finally:
                 os._exit(0)
         os.waitpid(middle, 0)
+
+
+def _fork_alone(channel: socket.socket, settings: Settings) -> bool:
+    """Fork a child that is the first process of its own tree. True in it; False in the caller, which reports its id."""
+    if settings.contained:
+        sandbox.new_process_tree()
+    pid = os.fork()
+    if pid:
+        _reply(channel, {"pid": pid})
+    return pid == 0
 
 
 def _episode(world: AppWorld, own: str, channel: socket.socket, settings: Settings) -> None:
@@ -136,7 +157,6 @@ def _episode(world: AppWorld, own: str, channel: socket.socket, settings: Settin
         if settings.contained:
             sandbox.lock_episode(settings.scratch, own)
             own = settings.scratch
-        world.requester.client.__enter__()
         _move(world, own)
         sandbox.limit(settings.memory_mb, file_mb=64)
         _reply(channel, {"ready": True})

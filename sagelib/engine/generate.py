@@ -98,9 +98,8 @@ def make_draw(builder, truth: Truth, draw: Draw, seed: int) -> tuple[Counter, st
     for person, value in ranked:
         if person["email"] in people or value in values:
             continue
-        reason = builder.build(
-            draw.tasks[len(values)], drafts.make(draw.family, truth, person, value, seed), draw.stamp
-        )
+        draft = drafts.make(draw.family, truth, person, value, seed)
+        reason = builder.build(draw.tasks[len(values)], draft, draw.stamp, first=not values)
         if reason:
             refused[f"{draw.family.name}: {reason}"] += 1
             continue

@@ -19,7 +19,7 @@ import stat
 import time
 import traceback
 
-from appworld.apps.model_lib import CachedDBHandler, get_db_home_path
+from appworld.apps.model_lib import CachedDBHandler, get_db_home_path, get_direct_cached_sqlite3_connection
 from appworld.common.path_store import path_store
 from appworld.evaluator import evaluate_task
 
@@ -66,7 +66,7 @@ def evaluate(task_id: str, directory: str) -> dict:
         traceback.print_exc()  # to the server's log
         return _fault(f"the evaluation of {task_id} raised {type(error).__name__}: {error}; see the engine's log")
     finally:
-        CachedDBHandler.reset()
+        CachedDBHandler.reset("task_output-")  # the start state, which only the judge writes, serves the task's next one
 
 
 def _fault(reason: str) -> dict:
@@ -81,7 +81,9 @@ def _work(jobs: list[tuple[str, str]]) -> tuple[int, int]:
         try:
             os.close(read)
             resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
-            for job in jobs:
+            for job, before in zip(jobs, [None, *jobs], strict=False):
+                if before and before[0] != job[0]:
+                    CachedDBHandler.reset()
                 os.write(write, json.dumps(evaluate(*job)).encode() + b"\n")
         finally:
             os._exit(0)
@@ -124,6 +126,8 @@ def serve(channel: socket.socket, root: str, parallel: int, warm: tuple[str, str
     path_store.update_root(root)
     get_db_home_path.cache_clear()  # it keeps absolute paths, of the agent's root until now
     evaluate(*warm)  # first use imports; paid once, before any fork
+    CachedDBHandler.reset()  # no SQLite handle of ours may cross a fork
+    get_direct_cached_sqlite3_connection.cache_clear()
     with channel.makefile("rwb") as stream:
         for line in stream:
             request = json.loads(line)

@@ -50,7 +50,9 @@ def main() -> None:
     import episode  # only now: namespaces want a process that never had threads
     import forkserver
     import judge
+    import speed
 
+    speed.patch()
     settings = episode.Settings(scratch, reason is None, **config["limits"])
     warm_directory = os.path.join(scratch, "warm")
     task_id = episode.warm(warm_directory)
