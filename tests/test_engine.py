@@ -201,6 +201,24 @@ def test_other_processes_network_and_files_are_out_of_reach(pool: EnginePool, gr
     assert not Path("/tmp/evil").exists()
 
 
+def test_a_single_episode_is_as_alone_as_one_of_a_group(pool: EnginePool, group) -> None:
+    contained(pool)
+    [episode] = group(1)
+    assert run(pool, episode, POSIX + "print(posix.getpid(), list(os.scandir('/proc')))").output == "1 []\n"
+    assert "No such process" in run(pool, episode, POSIX + "posix.kill(-1, 9)").error
+    before = set(children(pool.stats()["server_pid"]))
+    assert run(pool, episode, STRAY).status == "ok"
+    [stray] = set(children(pool.stats()["server_pid"])) - before
+    pool.close([episode])
+    assert gone([stray])
+
+
+def test_copies_and_single_episodes_draw_their_own_random_numbers(pool: EnginePool, group) -> None:
+    code = "import random\nprint(random.random())"
+    episodes = [*group(2), *group(1), *group(1)]
+    assert len({run(pool, episode, code).output for episode in episodes}) == 4
+
+
 def test_private_apis_are_not_in_the_shell(pool: EnginePool, group) -> None:
     [episode] = group(1)
     names = "print([n for n in ('requester', 'Requester', 'ApiCollection', 'world', 'AppWorld') if n in globals()])"

@@ -24,7 +24,7 @@ from appworld import AppWorld
 real, seen = sys.stdout, []
 for task, blocks in plays:
     sys.stdout = open(os.devnull, "w")
-    world = AppWorld(task_id=task, experiment_name=scratch, timeout_seconds=2)
+    world = AppWorld(task_id=task, experiment_name=scratch, timeout_seconds=5, max_api_calls_per_interaction=100)
     outputs = []
     for block in blocks:
         try:
@@ -98,7 +98,7 @@ ODD = [
     "apis.supervisor.show_profile(access_token=None, number=1.5, flag=True, words=['a', 'b'], nothing=None)",
     "try:\n    {}['a']\nexcept KeyError:\n    apis.spotify.show_account()",
     "print(apis.api_docs.show_api_doc(app_name='spotify', api_name='login'))",
-    "for i in range(1100): apis.supervisor.show_profile()",
+    "for i in range(150): apis.supervisor.show_profile()",
     "while True: pass",
     "def deep(n): return apis.supervisor.show_profile()['email'] if n == 0 else deep(n - 1)\nprint(deep(800))",
     "def endless(n): return endless(n + 1)\nendless(0)",

@@ -25,6 +25,7 @@ from appworld.evaluator import evaluate_task
 
 STATE_BYTES = 64 << 20  # an end state of the mini-world is below 1 MB
 JOB_SECONDS = 20.0
+JOBS_PER_CHILD = 8  # a forked child costs as much CPU as two evaluations: no more of them than are worth it
 
 
 def _state_fault(directory: str, start: str) -> str | None:
@@ -110,7 +111,8 @@ def judge_batch(jobs: list[tuple[str, str]], parallel: int) -> list[dict]:
 
     A state that kills or hangs the judge's child costs only itself: the jobs left over are tried again, one child each.
     """
-    shares = [jobs[start::parallel] for start in range(min(parallel, len(jobs)))]
+    parallel = min(parallel, -(-len(jobs) // JOBS_PER_CHILD))
+    shares = [jobs[start::parallel] for start in range(parallel)]
     outcomes: list[dict | None] = [None] * len(jobs)
     for start, child in enumerate([_work(share) for share in shares]):
         for position, outcome in enumerate(_collect(*child)):

@@ -10,12 +10,12 @@ Replies come in any order. The server ends, and with it every other process, whe
 
 Process tree: server (forkserver.py; never runs agent code, never sees ground truth) -> judge -> its workers
                                                               -> template (per open, exits) -> episodes
+A single episode has no template: it opens the world in its own process.
 A step over its limit is killed with its whole process tree. At most `parallel` opens and steps run at once; the others
 wait in a queue, so that a step's clock is not eaten by its neighbours.
 
-Measured CPU (8 groups of 8 episodes, 12-people world; 2 cores under other work, load 6, so rather too high):
-open a group of 8: 530 ms; print('hi'): 27 ms the first time, 15 ms later; login and 3 pages: 120 ms (6 API calls);
-judge: 69 ms; close: 19 ms. 66 processes hold 2.4 GB PSS; 64 episodes of 64 different tasks held 4.5 GB.
+What an episode costs: benchmarks/engine_cost.py. In groups of 8 it is about 140 ms of CPU, of which forks and the memory that
+is copied after them are a third; 66 processes hold 2.4 GB PSS, 64 episodes of 64 different tasks held 4.5 GB.
 """
 
 import json

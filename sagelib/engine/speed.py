@@ -119,6 +119,9 @@ def _open_databases_once() -> None:
     AppWorld.__init__, AppWorld.initialize, ModelCollection.reset_db_home_path = init, initialized, reset
 
 
+# ---------------------------------------------------------------- what a fork can find ready
+
+
 def freeze_clock() -> None:
     """Freeze this process's clock for good, so that a world's own freezing finds every module patched already.
 
@@ -143,10 +146,6 @@ def keep_shell() -> None:
 
 
 # ---------------------------------------------------------------- API calls
-
-
-# ---------------------------------------------------------------- what a fork can find ready
-
 
 
 def _keep_main_app() -> None:
