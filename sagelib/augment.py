@@ -47,7 +47,7 @@ def other_pairs(pairs: Sequence[dict[str, Any]], values: Values) -> list[dict[st
         old = pair.get("value")
         if isinstance(old, str):
             new = values.like(old)
-            made.append({**pair, **{key: pair[key].replace(old, new) for key in ("text", "code", "value")}})
+            made.append({key: part.replace(old, new) if key not in ("app", "kind") else part for key, part in pair.items()})
     return made
 
 

@@ -26,6 +26,7 @@ from sagelib.runs import code_hash, sources
 
 ROOT = Path(__file__).resolve().parent.parent
 VENVS = ROOT / ".venvs"
+ENGINE = ROOT / "sagelib" / "engine"
 NEEDED_GB = {"main": 8.0, "appworld": 0.6, "world": 0.5}
 PIP = ["-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--progress-bar", "off"]
 USAGE = """usage: ./workbench COMMAND [options]        (--help after a command lists its options)
@@ -257,9 +258,9 @@ def in_parallel(*builders) -> None:
 # ---------------------------------------------------------------- worlds
 
 def generator_stamp(name: str) -> str:
-    """What decides a world's content but for its size: the generator's code, seed, and the engine's version."""
-    engine = ROOT / "sagelib" / "engine"
-    files = sources("import world, generate", engine) + sorted((engine / "scenarios").rglob("*.py"))
+    """What decides a world's tasks but for their number: the generator's code, seed, and the engine's version."""
+    files = sources("import world, generate", ENGINE) + sorted((ENGINE / "scenarios").rglob("*.py"))
+    files = [file for file in files if file != ENGINE / "pairs.py"]   # text only; made again without the tasks
     settings = {key: value for key, value in WORLDS[name].items() if key != "plan"}
     return digest(settings, pyproject()["tool"]["workbench"]["appworld"], [code_hash(f) for f in files])
 
@@ -267,11 +268,11 @@ def generator_stamp(name: str) -> str:
 def build_world(name: str) -> None:
     """data/<name> is the verified world of this version of the generator, with the tasks of its plan."""
     place, generator = ROOT / "data" / name, generator_stamp(name)
-    stamp = digest(generator, WORLDS[name]["plan"])
+    stamp = digest(generator, WORLDS[name]["plan"], code_hash(ENGINE / "pairs.py"))
     if stamped(place, stamp):
         return
     need_disk("world")
-    begun = place / "generator.txt"   # same generator, interrupted or another plan: it keeps the tasks that are there
+    begun = place / "generator.txt"   # same generator, interrupted, another plan or other pairs: it keeps its tasks
     if place.exists() and not begun.exists():
         raise Problem(f"data/{name} was not made by ./workbench setup. Fix: move it away, then run the same command "
                       f"again.")
@@ -284,14 +285,14 @@ def build_world(name: str) -> None:
     plan = place / "plan.json"
     plan.write_text(json.dumps(WORLDS[name]["plan"], indent=1))
     common = ["--out", place, "--seed", WORLDS[name]["seed"]]
-    python, engine = environment_python("appworld"), ROOT / "sagelib" / "engine"
+    python = environment_python("appworld")
     log = VENVS / f"world-{name}.log"
     say(f"world {name}", "people, accounts and content of the apps")
-    run_logged(f"world {name}", [python, engine / "world.py", *common, "--profile", WORLDS[name]["profile"]], log,
+    run_logged(f"world {name}", [python, ENGINE / "world.py", *common, "--profile", WORLDS[name]["profile"]], log,
                appworld_env(), show=True)
     say(f"world {name}", "tasks, each with its checks")
     jobs = ["--plan", plan, "--jobs", os.cpu_count() or 1]
-    run_logged(f"world {name}", [python, engine / "generate.py", *common, *jobs], log, appworld_env(), show=True)
+    run_logged(f"world {name}", [python, ENGINE / "generate.py", *common, *jobs], log, appworld_env(), show=True)
     write_stamp(place, stamp)
     say(f"world {name}", "ready")
 

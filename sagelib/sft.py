@@ -20,16 +20,17 @@ from trl import SFTConfig as TRLConfig
 from trl import SFTTrainer
 
 from sagelib.optim import MuonAdamW
-from sagelib.prompts import ChatFormat
+from sagelib.prompts import ChatFormat, reply
 
 IGNORED = -100
 Example = dict[str, list[int]]
 
 
 def encode_pair(format: ChatFormat, pair: dict[str, str]) -> Example:
-    """A pair: its text under the role ``pair``, its code as the trained reply."""
+    """A pair: its text under the role ``pair``, its code (in the form of a reply, if it has a thought) as what is trained."""
     prompt = format.prompt_ids(pair["text"], role="pair")
-    target = format.encode(pair["code"]) + [format.end_id]
+    code = reply(pair["thought"], pair["code"]) if "thought" in pair else pair["code"]
+    target = format.encode(code) + [format.end_id]
     return {"input_ids": prompt + target, "labels": [IGNORED] * len(prompt) + target}
 
 
@@ -49,8 +50,8 @@ def encode_demonstration(format: ChatFormat, row: dict[str, Any]) -> Example:
     ids = format.prompt_ids(row["prompt"])
     labels = [IGNORED] * len(ids)
     for i, turn in enumerate(row["turns"]):
-        reply = format.encode(turn["text"]) + [format.end_id]
-        ids, labels = ids + reply, labels + (reply if turn["trained"] else [IGNORED] * len(reply))
+        own = format.encode(turn["text"]) + [format.end_id]
+        ids, labels = ids + own, labels + (own if turn["trained"] else [IGNORED] * len(own))
         if i + 1 < len(row["turns"]):
             tail = format.observation_ids(turn["observation"], closed=True)
             ids, labels = ids + tail, labels + [IGNORED] * len(tail)

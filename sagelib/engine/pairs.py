@@ -8,7 +8,7 @@ apps of test_challenge: those occur as single parts, here and nowhere else in th
 import random
 from dataclasses import replace
 
-from drafts import NOTE_LINES, NOTE_TITLES, TEXT_LINES, quote
+from drafts import NOTE_LINES, NOTE_TITLES, TEXT_LINES, quote, thoughts
 from scenario import Family, Question
 
 FIRST = (
@@ -17,7 +17,8 @@ FIRST = (
 ).split()
 SYLLABLES = "ba be bo da de do fa fe ga go ha he ka ko la le lo ma me mo na ne no pa po ra re ro sa se so ta te to va ve wa wi zo".split()
 PER_KIND = 5000
-VIAS = ("direct", "direct", "note", "text")
+VIAS = ("direct", "note", "text")
+LOOK_UPS = 0.6
 
 
 def word(rng: random.Random) -> str:
@@ -56,7 +57,6 @@ def make(families: list[Family], seed: int) -> list[dict]:
         kind: list({(f.app, getattr(f, kind).name): f for f in families}.values())
         for kind in ("source", "filter", "verb")
     }
-    train = [f for f in families if f.split == "train"]
     whole = combinations(families)
     lines = []
     for n in range(PER_KIND):
@@ -74,8 +74,8 @@ def make(families: list[Family], seed: int) -> list[dict]:
                 "code": f.verb.code.replace("{item}", f.source.item),
             }
         )
-        lines.append(call_pair(n, unique, train, rng))
-        lines += [main_pair(rng.choice(whole), rng) for _ in range(2)]
+        lines.append(call_pair(n, unique, whole, rng))
+        lines += [reply_pair(rng.choice(whole), rng) for _ in range(2)]
     rng.shuffle(lines)
     return lines
 
@@ -94,18 +94,24 @@ def combinations(families: list[Family]) -> list[Family]:
     return [found[key] for key in sorted(found)]
 
 
-def main_pair(family: Family, rng: random.Random) -> dict:
-    """An instruction, and the line of the note or message that it points to, if any -> the main function and its call."""
+def reply_pair(family: Family, rng: random.Random) -> dict:
+    """An instruction -> the main function and its call, or where a note or message holds the value, mostly its look-up.
+
+    The other ones have what the look-up shows as their second line. ``thought``: what a demonstration says before it.
+    """
     family, value, noun = replace(family, via=rng.choice(VIAS)), value_for(family, rng), family.filter.noun
     name = f"{rng.choice(FIRST)} {word(rng).capitalize()}"
     origin = {"direct": "", "note": rng.choice(NOTE_TITLES), "text": name}[family.via]
-    text = family.instruction(quote(value), origin)
+    text, said = f"{family.app}: {family.instruction(quote(value), origin)}", thoughts(family, origin)
+    if family.via != "direct" and rng.random() < LOOK_UPS:
+        code = f"print(read_{family.via}({quote(origin)}))"
+        return {"app": family.app, "kind": "read", "text": text, "thought": said["read"], "code": code, "value": origin}
     if family.via != "direct":
         line = rng.choice(NOTE_LINES if family.via == "note" else TEXT_LINES)
         text += "\n" + line.format(noun=noun, Noun=noun.capitalize(), value=quote(value))
     call = f"{family.skill}({quote(value)})"
-    call = f"print({call})" if isinstance(family.verb, Question) else call
-    return {"app": family.app, "kind": "main", "text": f"{family.app}: {text}", "code": f"{family.main()}\n{call}", "value": value}
+    code = f"{family.main()}\n{f'print({call})' if isinstance(family.verb, Question) else call}"
+    return {"app": family.app, "kind": "main", "text": text, "thought": said["main"], "code": code, "value": value}
 
 
 def verb_text(family: Family) -> str:
@@ -114,19 +120,12 @@ def verb_text(family: Family) -> str:
     return text if isinstance(family.verb, Question) else " ".join(filter(None, (text, family.verb.tail)))
 
 
-def call_pair(n: int, unique: dict, train: list[Family], rng: random.Random) -> dict:
-    """How a phrase is named in a call: one part, a look-up, or the whole instruction of a train family."""
+def call_pair(n: int, unique: dict, whole: list[Family], rng: random.Random) -> dict:
+    """How a phrase is named in a call: one part, or a whole instruction."""
     if n % 4 == 0:
-        f = rng.choice(train)
+        f = replace(rng.choice(whole), via="direct")
         value = value_for(f, rng)
-        text, code = f.instruction(quote(value), rng.choice(NOTE_TITLES)), f"{f.skill}({quote(value)})"
-        if f.via != "direct":
-            title = (
-                f"{rng.choice(FIRST)} {word(rng).capitalize()}"
-                if f.via == "text"
-                else f"{word(rng)} {word(rng)}".capitalize()
-            )
-            text, code, value = f.instruction(quote(value), title), f"print(read_{f.via}({quote(title)}))", title
+        text, code = f.instruction(quote(value), ""), f"{f.skill}({quote(value)})"
         return {"app": f.app, "kind": "call", "text": f"{f.app}: {text}", "code": code, "value": value}
     kind = ("source", "filter", "verb")[n % 4 - 1]
     f = rng.choice(unique[kind])
