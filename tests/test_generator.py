@@ -20,7 +20,7 @@ families = {f.name: f for f in load_families()}
 truth, builder = Truth(root / "data" / "base_dbs"), Builder(root)
 
 def draft(name):
-    person, value = drafts.pool(families[name], truth, 7, "dev", 0)[0]
+    person, value = drafts.pool(families[name], truth, 7, 0)[0]
     return drafts.make(families[name], truth, person, value, 7)
 
 action, question = draft("phone.delete.alarms.labelled.direct"), draft("spotify.count.liked_songs.with_word.direct")

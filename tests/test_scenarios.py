@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from conftest import TEST_WORLD
 ROOT = Path(__file__).parents[1]
 ENGINE = ROOT / "sagelib" / "engine"
 WORLD = TEST_WORLD
+TEST_SPLITS = ("test_normal", "test_challenge")
 TRAIN_APPS = {"spotify", "venmo", "phone", "simple_note", "gmail", "todoist", "file_system"}
 needs_world = pytest.mark.usefixtures("mini_world")
 
@@ -53,24 +55,21 @@ def expert(task: str) -> dict:
 
 
 def test_enough_families_in_every_split(families):
-    count = {
-        split: sum(f["split"] == split for f in families) for split in ("train", "dev", "test_normal", "test_challenge")
-    }
-    assert count["train"] >= 30 and count["dev"] >= 6 and count["test_normal"] >= 12 and count["test_challenge"] >= 10
+    count = Counter(f["split"] for f in families)
+    assert count["demos"] >= 30 and count["train"] >= 30 and count["dev"] >= 6
+    assert count["test_normal"] >= 12 and count["test_challenge"] >= 10
     for app in TRAIN_APPS:
-        assert sum(f["app"] == app and f["split"] == "train" for f in families) >= 6
+        assert all(sum(f["app"] == app and f["split"] == split for f in families) >= 4 for split in ("demos", "train"))
 
 
 def test_challenge_apps_never_occur_in_training(families):
-    by_split = {
-        s: {f["app"] for f in families if f["split"] == s} for s in ("train", "dev", "test_normal", "test_challenge")
-    }
-    assert by_split["train"] == by_split["dev"] == by_split["test_normal"] == TRAIN_APPS
+    by_split = {s: {f["app"] for f in families if f["split"] == s} for s in ("demos", "train", "dev", *TEST_SPLITS)}
+    assert by_split["demos"] == by_split["train"] == by_split["dev"] == by_split["test_normal"] == TRAIN_APPS
     assert by_split["test_challenge"] == {"amazon", "splitwise"}
 
 
-def test_every_part_of_test_normal_occurs_in_two_train_families_but_never_the_combination(families):
-    train = [f for f in families if f["split"] == "train"]
+def test_every_part_of_test_normal_occurs_in_two_training_families_but_never_the_combination(families):
+    train = [f for f in families if f["split"] in ("demos", "train")]
     for f in (f for f in families if f["split"] == "test_normal"):
         same = [t for t in train if t["app"] == f["app"]]
         for place, part in enumerate(f["parts"][:3]):
@@ -80,7 +79,7 @@ def test_every_part_of_test_normal_occurs_in_two_train_families_but_never_the_co
 
 
 def test_actions_questions_and_indirect_values_are_mixed(families):
-    for split in ("train", "test_normal", "test_challenge"):
+    for split in ("demos", "train", *TEST_SPLITS):
         mine = [f for f in families if f["split"] == split]
         assert 0.5 <= sum(f["action"] for f in mine) / len(mine) <= 0.75
         assert 0.25 <= sum(f["parts"][3] != "direct" for f in mine) / len(mine) <= 0.45
@@ -131,12 +130,12 @@ def test_pairs_are_reproducible_and_mention_challenge_apps_only_as_parts():
     assert challenge and not any("all products" in line["text"] and "above" in line["text"] for line in challenge)
 
 
-def test_whole_functions_are_never_those_of_a_held_out_family():
+def test_whole_functions_are_never_those_of_a_family_without_demonstrations():
     code = """
 import json, pairs
 from scenario import load_families
 families = load_families()
-held = {f.skill for f in families if f.split != "train"}
+held = {f.skill for f in families if f.split != "demos"}
 lines = pairs.make(families, 7)
 whole = [line for line in lines if line["kind"] == "main"]
 names = {line["code"].split("(")[0].removeprefix("def ") for line in whole}
@@ -144,11 +143,11 @@ names |= {line["code"].split("(")[0] for line in lines if line["kind"] == "call"
 print(json.dumps([len(whole), sorted(names & held), sorted({line["app"] for line in whole}), len(names)]))
 """
     number, leaked, apps, names = json.loads(run_engine_code(code))
-    assert number > 5000 and leaked == [] and names > 100
+    assert number > 5000 and leaked == [] and names > 80
     assert apps == ["file_system", "gmail", "phone", "simple_note", "spotify", "todoist", "venmo"]
 
 
-def test_of_a_held_out_combination_every_two_parts_occur_together_in_training():
+def test_of_a_held_out_combination_two_parts_each_occur_together_in_imitation():
     code = """
 import json, pairs
 from scenario import load_families
@@ -157,10 +156,10 @@ whole = pairs.combinations(families)
 def known(f, *kinds):
     return any(c.app == f.app and all(getattr(c, k) == getattr(f, k) for k in kinds) for c in whole)
 two = [("verb", "source"), ("verb", "filter"), ("source", "filter")]
-print(json.dumps([f.name for f in families if f.split in ("dev", "test_normal") and not all(known(f, *k) for k in two)]))
+print(json.dumps([[f.split, sum(known(f, *k) for k in two)] for f in families if f.split in ("train", "dev", "test_normal")]))
 """
-    # the one exception: only requests can be denied, and only requests that were received come from a person
-    assert json.loads(run_engine_code(code)) == ["venmo.deny.received_requests.from_person.note"]
+    for split, known in json.loads(run_engine_code(code)):
+        assert known >= (1 if split == "train" else 2), split
 
 
 @needs_world
@@ -171,18 +170,13 @@ def test_datasets_are_disjoint_and_whole(datasets, families):
         assert not seen & set(entry["tasks"])
         seen |= set(entry["tasks"])
         assert [t[-2:] for t in entry["tasks"]] == ["_1", "_2", "_3"] * (len(entry["tasks"]) // 3)
-        assert {split[f] for f in entry["families"]} <= {"train" if name in ("train", "demos") else name}
-    held_out = set(datasets["test_normal"]["families"]) | set(datasets["test_challenge"]["families"])
-    assert not held_out & set(
-        datasets["train"]["families"] + datasets["demos"]["families"] + datasets["dev"]["families"]
-    )
+        assert {split[f] for f in entry["families"]} == {name}
 
 
 @needs_world
-def test_tasks_of_a_draw_differ_and_train_shares_nothing_with_demos(datasets):
-    used: dict[str, set] = {}
-    for name in ("train", "demos"):
-        tasks, used[name] = datasets[name]["tasks"], set()
+def test_tasks_of_a_draw_differ(datasets):
+    for name in datasets:
+        tasks = datasets[name]["tasks"]
         for start in range(0, len(tasks), 3):
             records = [expert(task) for task in tasks[start : start + 3]]
             owners = [
@@ -190,8 +184,6 @@ def test_tasks_of_a_draw_differ_and_train_shares_nothing_with_demos(datasets):
                 for t in tasks[start : start + 3]
             ]
             assert len(set(owners)) == 3 and len({r["value"] for r in records}) == 3
-            used[name] |= {(r["family"], owner, r["value"]) for r, owner in zip(records, owners, strict=True)}
-    assert not used["train"] & used["demos"]
 
 
 @needs_world

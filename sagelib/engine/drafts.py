@@ -62,13 +62,11 @@ def candidates(family: Family, truth: Truth) -> list[tuple[dict, object]]:
     return found
 
 
-def pool(family: Family, truth: Truth, seed: int, dataset: str, index: int) -> list[tuple[dict, object]]:
-    """The candidates of one draw, best first. Train and demos never share one; draws of a dataset seldom do."""
+def pool(family: Family, truth: Truth, seed: int, index: int) -> list[tuple[dict, object]]:
+    """The candidates of one draw, best first. Draws of a family seldom share one."""
     ranked = []
     for person, value in candidates(family, truth):
         key = digest(seed, family.name, person["email"], value)
-        if dataset in ("train", "demos") and (key % 8 < 5) != (dataset == "demos"):
-            continue
         ranked.append(((key >> 8) % 8 != index % 8, digest(key, index), person, value))
     return [(person, value) for _, _, person, value in sorted(ranked, key=lambda item: item[:2])]
 

@@ -24,13 +24,7 @@ from pathlib import Path
 import drafts
 from scenario import Family, Truth, load_families
 
-DATASETS = {
-    "train": "train",
-    "demos": "train",
-    "dev": "dev",
-    "test_normal": "test_normal",
-    "test_challenge": "test_challenge",
-}
+DATASETS = ("train", "demos", "dev", "test_normal", "test_challenge")  # each has the families of its split
 DEFAULT_PLAN = {"train": 6, "demos": 10, "dev": 3, "test_normal": 4, "test_challenge": 4}
 
 
@@ -64,9 +58,9 @@ def plan_draws(plan: dict[str, int], families: list[Family], seed: int, base: st
     if unknown:
         sys.exit(f"plan: unknown data sets {sorted(unknown)}; there are {sorted(DATASETS)}")
     draws = []
-    for dataset, split in DATASETS.items():
+    for dataset in DATASETS:
         for index in range(plan.get(dataset, 0)):
-            for family in (f for f in families if f.split == split):
+            for family in (f for f in families if f.split == dataset):
                 key = f"{seed}:{dataset}:{family.name}:{index}"
                 verb = re.sub(" at 0x[0-9a-f]+", "", str(family.verb))  # where a function lies in memory says nothing
                 stamp = f"{key}:{base}:{family.main()}:{family.instruction('?', '?')}:{family.source.sql}:{verb}"
@@ -91,7 +85,7 @@ def make_draw(builder, truth: Truth, draw: Draw, seed: int) -> tuple[Counter, st
     """Build the three tasks; returns why candidates were refused, and the reason when the draw has to be left out."""
     refused: Counter = Counter()
     people, values = set(), set()
-    ranked = drafts.pool(draw.family, truth, seed, draw.dataset, draw.index)
+    ranked = drafts.pool(draw.family, truth, seed, draw.index)
     short = f"left out: {draw.dataset} draw {draw.index} of {draw.family.name}: the world has too few users and values for it"
     if min(len({person["email"] for person, _ in ranked}), len({value for _, value in ranked})) < 3:
         return refused, short  # known before any task is built; happens in small worlds

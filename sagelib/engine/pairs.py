@@ -1,8 +1,8 @@
 """Short text -> code pairs: what a phrase of an instruction, or a whole one, means in code. Values are random.
 
 They teach to copy values and to compose parts. Whole functions occur for every combination that the grammar allows,
-but never for one that a held-out family uses (dev and test_normal, in whatever way the value is given), nor for the
-apps of test_challenge: those occur as single parts, here and nowhere else in the training data. No pair was run.
+but never for one that a family without demonstrations uses (train, dev and test_normal, in whatever way the value is
+given), nor for the apps of test_challenge: those occur as single parts, here only. No pair was run.
 """
 
 import random
@@ -81,14 +81,17 @@ def make(families: list[Family], seed: int) -> list[dict]:
 
 
 def combinations(families: list[Family]) -> list[Family]:
-    """Verb x source x filter of the train apps where source and verb, and source and filter, occur together; not held-out ones."""
-    train = [f for f in families if f.split == "train"]
-    held = {(f.app, f.skill) for f in families if f.split != "train"}
-    known = [f for f in families if f.app in {t.app for t in train}]
+    """Verb x source x filter where source and verb, and source and filter, occur together, in apps with demonstrations.
+
+    Never one that belongs to a family without demonstrations.
+    """
+    shown = {f.app for f in families if f.split == "demos"}
+    held = {(f.app, f.skill) for f in families if f.split != "demos"}
+    known = [f for f in families if f.app in shown]
     found = {}
     for a in known:
         for b in (b for b in known if (b.app, b.source) == (a.app, a.source)):
-            mixed = replace(a, split="train", filter=b.filter)
+            mixed = replace(a, split="demos", filter=b.filter)
             if (mixed.app, mixed.skill) not in held:
                 found[mixed.app, mixed.skill] = mixed
     return [found[key] for key in sorted(found)]

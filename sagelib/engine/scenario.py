@@ -14,7 +14,7 @@ carries a phrase of the instruction, a piece of the agent's code, and an *indepe
                         model="phone.Alarm", change="removed")],
         questions=[Question("count", "How many {rows} are there?", "return len(rows)", len)],
         families='''
-            train  delete alarms labelled direct
+            demos  delete alarms labelled direct
             train  count  alarms labelled note
         ''')
 
@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 APPS = ("spotify", "venmo", "phone", "simple_note", "gmail", "todoist", "file_system", "amazon", "splitwise")
-SPLITS = ("train", "dev", "test_normal", "test_challenge")
+SPLITS = ("demos", "train", "dev", "test_normal", "test_challenge")
 HELPERS = {
     "login": """def login(app):
     me = apis.supervisor.show_profile()

@@ -47,13 +47,13 @@ APP = App(
     ],
     questions=[Question("count", "How many {rows} are there?", "return len(rows)", len)],
     families="""
-        train  delete  documents  ending_in  direct
-        train  delete  downloads  with_word  note
+        demos  delete  documents  ending_in  direct
+        demos  delete  downloads  with_word  note
         train  delete  photos     ending_in  text
         train  copy    documents  with_word  direct
-        train  copy    photos     ending_in  direct
+        demos  copy    photos     ending_in  direct
         train  copy    downloads  ending_in  note
-        train  count   downloads  ending_in  direct
+        demos  count   downloads  ending_in  direct
         train  count   photos     with_word  direct
         dev    count   downloads  with_word  note
         test_normal  delete  documents  with_word  direct

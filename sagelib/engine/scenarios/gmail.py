@@ -70,17 +70,17 @@ APP = App(
     ],
     questions=[Question("count", "How many {rows} are there?", "return len(rows)", len)],
     families="""
-        train  star     inbox    from_person  direct
+        demos  star     inbox    from_person  direct
         train  star     archive  labelled     note
         train  archive  inbox    about        direct
-        train  archive  unread   labelled     direct
-        train  read     unread   from_person  text
-        train  read     unread   about        direct
-        train  delete   archive  about        note
+        demos  archive  unread   labelled     direct
+        demos  read     unread   from_person  text
+        demos  read     unread   about        direct
+        demos  delete   archive  about        note
         train  delete   inbox    labelled     direct
         train  count    inbox    labelled     text
         train  count    unread   from_person  direct
-        train  count    archive  about        direct
+        demos  count    archive  about        direct
         dev    delete   unread   from_person  direct
         test_normal  star     inbox    about        direct
         test_normal  archive  inbox    from_person  note

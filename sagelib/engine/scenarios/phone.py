@@ -79,19 +79,19 @@ APP = App(
         ),
     ],
     families="""
-        train  delete   alarms         labelled     direct
+        demos  delete   alarms         labelled     direct
         train  delete   active_alarms  before       direct
-        train  delete   contacts       related      note
-        train  delete   texts          from_person  direct
+        demos  delete   contacts       related      note
+        demos  delete   texts          from_person  direct
         train  disable  alarms         labelled     note
-        train  disable  alarms         snoozed      direct
-        train  disable  active_alarms  before       text
+        demos  disable  alarms         snoozed      direct
+        demos  disable  active_alarms  before       text
         train  count    active_alarms  snoozed      note
         train  count    alarms         before       direct
-        train  count    active_alarms  labelled     direct
+        demos  count    active_alarms  labelled     direct
         train  count    contacts       related      direct
         train  count    texts          from_person  note
-        train  total    alarms         before       note
+        demos  total    alarms         before       note
         train  total    alarms         labelled     direct
         dev    disable  alarms         before       direct
         test_normal  delete  alarms    snoozed      direct

@@ -64,15 +64,15 @@ APP = App(
     ],
     questions=[Question("count", "How many {rows} are there?", "return len(rows)", len)],
     families="""
-        train  delete  notes         tagged     direct
+        demos  delete  notes         tagged     direct
         train  delete  pinned_notes  with_word  direct
         train  pin     notes         with_word  text
-        train  pin     notes         tagged     direct
+        demos  pin     notes         tagged     direct
         train  unpin   pinned_notes  tagged     direct
-        train  mark    notes         with_word  direct
-        train  mark    pinned_notes  tagged     text
+        demos  mark    notes         with_word  direct
+        demos  mark    pinned_notes  tagged     text
         train  count   notes         with_word  direct
-        train  count   pinned_notes  tagged     direct
+        demos  count   pinned_notes  tagged     direct
         dev    mark    pinned_notes  with_word  text
         test_normal  delete  notes         with_word  text
         test_normal  mark    notes         tagged     direct

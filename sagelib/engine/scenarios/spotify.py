@@ -89,16 +89,16 @@ APP = App(
         ),
     ],
     families="""
-        train  like   library_songs     by_artist    direct
-        train  like   library_songs     with_word    note
+        demos  like   library_songs     by_artist    direct
+        demos  like   library_songs     with_word    note
         train  like   downloaded_songs  with_word    direct
         train  save   liked_songs       by_artist    text
         train  remove library_songs     by_artist    note
         train  count  liked_songs       with_word    direct
-        train  total  library_songs     by_artist    direct
+        demos  total  library_songs     by_artist    direct
         train  count  downloaded_songs  longer_than  note
-        train  total  liked_songs       longer_than  direct
-        train  save   downloaded_songs  with_word    direct
+        demos  total  liked_songs       longer_than  direct
+        demos  save   downloaded_songs  with_word    direct
         dev    total  library_songs     with_word    text
         test_normal  like   downloaded_songs  by_artist    note
         test_normal  count  library_songs     by_artist    direct

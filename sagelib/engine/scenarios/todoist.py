@@ -67,14 +67,14 @@ APP = App(
     families="""
         train  complete  open_tasks   with_priority  note
         train  complete  open_tasks   due_on         direct
-        train  complete  inbox_tasks  with_word      direct
-        train  delete    inbox_tasks  with_priority  direct
+        demos  complete  inbox_tasks  with_word      direct
+        demos  delete    inbox_tasks  with_priority  direct
         train  delete    tasks        with_word      note
-        train  raise     tasks        due_on         text
-        train  raise     inbox_tasks  with_word      direct
+        demos  raise     tasks        due_on         text
+        demos  raise     inbox_tasks  with_word      direct
         train  count     tasks        due_on         direct
-        train  count     open_tasks   longer_than    direct
-        train  total     inbox_tasks  with_priority  direct
+        demos  count     open_tasks   longer_than    direct
+        demos  total     inbox_tasks  with_priority  direct
         train  total     tasks        longer_than    direct
         dev    raise     tasks        with_word      direct
         test_normal  complete  open_tasks   with_word      direct

@@ -86,17 +86,17 @@ APP = App(
         ),
     ],
     families="""
-        train  like     sent_payments      for_purpose  direct
+        demos  like     sent_payments      for_purpose  direct
         train  like     sent_payments      above        direct
         train  like     received_payments  from_person  note
-        train  approve  received_requests  from_person  direct
+        demos  approve  received_requests  from_person  direct
         train  approve  received_requests  above        note
         train  deny     received_requests  for_purpose  direct
-        train  deny     received_requests  above        text
-        train  delete   sent_requests      to_person    direct
-        train  count    received_payments  for_purpose  note
+        demos  deny     received_requests  above        text
+        demos  delete   sent_requests      to_person    direct
+        demos  count    received_payments  for_purpose  note
         train  count    sent_requests      for_purpose  direct
-        train  total    sent_payments      to_person    direct
+        demos  total    sent_payments      to_person    direct
         train  total    received_payments  above        direct
         dev    total    sent_payments      for_purpose  direct
         test_normal  like     received_payments  for_purpose  direct
