@@ -120,8 +120,8 @@ class CollectConfig(RunConfig):
 
     section: ClassVar[str] = "collect"
     scenarios: Positive | None = None   # so many scenario draws of the data set "demos", spread over it; None: all
-    reuse: Share = 0.5                  # share of later tasks that use what the library holds (else: written anew)
-    update: Share = 0.1                 # share of tasks whose first block fails and is mended
+    reuse: Share = 0.3                  # share of later tasks that use what the library holds (else: written anew)
+    update: Share = 0.35                # share of tasks whose first block fails and is mended
     parallel: Positive = 2              # engine steps at once
 
 
@@ -133,15 +133,15 @@ class SFTConfig(RunConfig):
     width: Positive = 192
     layers: Positive = 4
     heads: Positive = 6
-    pair_steps: Count = 1000
-    base_steps: Positive = 500
-    sft_steps: Positive = 1800
-    pair_share: Share = 0.25            # packed pairs among the examples of later batches
+    pair_steps: Count = 300
+    base_steps: Positive = 150
+    sft_steps: Positive = 700
+    pair_share: Share = 0.4             # packed pairs among the examples of later batches
     pairs_per_example: Positive = 8
     other_values: Count = 4             # times that each demonstration is shown with other values
     batch_size: Positive = 8
-    learning_rate: Rate = 2e-3
-    sft_learning_rate: Rate = 1.5e-3
+    learning_rate: Rate = 3e-3
+    sft_learning_rate: Rate = 2.5e-3
 
 
 class AgentConfig(RunConfig):
@@ -165,8 +165,11 @@ class TrainConfig(AgentConfig):
     chain_length: typing.Annotated[int, Field(ge=1, le=3)] = 2
     group_size: typing.Annotated[int, Field(ge=2)] = 8
     episodes_per_step: Positive = 64    # = chains * chain_length * group_size; equal for all methods
-    steps: Positive = 16
-    learning_rate: Rate = 5e-5
+    steps: Positive = 30
+    learning_rate: Rate = 1e-4
+    schedule: Literal["constant", "linear"] = "linear"   # linear: down to 0 at the last step
+    adam_epsilon: Rate = 1e-6
+    train_embeddings: bool = False      # Adam gives the rows of tokens that never occur steps of full size, all in one direction
     clip_eps: typing.Annotated[float, Field(gt=0, lt=1)] = 0.2
     grad_clip: Rate = 1.0
     weight_decay: typing.Annotated[float, Field(ge=0)] = 0.0

@@ -2,8 +2,8 @@
 
 The expert sees what an agent sees (the skills that the prompt shows) and replies with text; `rollout` plays it like any
 policy. Modes of a task: ``plain`` (agent without a library), ``skills`` (writes what it lacks, uses what it has),
-``rewrite`` (has a library, writes everything anew), ``update`` (first block fails, the next one mends it; the failing
-block is shown, not trained).
+``rewrite`` (has a library, writes everything anew). A mode may end in a mistake (``skills+unclosed``): then the main block
+fails first and the next one mends it; the failing block is shown, not trained.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from sagelib.policy import ScriptedPolicy, ScriptedSession
 from sagelib.rollout import RolloutSettings, World, rollout
 from sagelib.types import Chain, ChainRun
 
-FIX = "That failed. I write it again with the token."
+FIX = "That failed. I try again."
+MISTAKES = ("token", "unknown", "unclosed")
 
 
 def broken(source: str) -> str | None:
@@ -29,23 +30,38 @@ def broken(source: str) -> str | None:
     return mended if mended != source else None
 
 
+def spoil(mistake: str, sources: Sequence[str], call: str) -> str | None:
+    """The block with a mistake; None when it cannot be made (no token to forget in a block that defines nothing).
+
+    ``token``: the last function forgets one. ``unknown``: a function is called that nobody wrote. ``unclosed``: a bracket.
+    """
+    if mistake == "token":
+        wrong = broken(sources[-1]) if sources else None
+        return "\n".join([*sources[:-1], wrong, call]) if wrong else None
+    if mistake == "unknown":
+        wrong = re.sub(r"_[a-z]+\((?!.*\()", "(", call)  # the name lacks its last word
+        return wrong if wrong != call else None
+    return "\n".join([*sources, call[:-1]])
+
+
 def expert_replies(expert: dict[str, Any], have: set[str], mode: str) -> list[tuple[str, bool]]:
     """Replies of one task as (text, trained). ``have``: names of the skills that the prompt shows."""
+    mode, _, mistake = mode.partition("+")
     known = set(have) if mode == "skills" else set()
     thoughts, replies = expert["thoughts"], []
 
-    def block(thought: str, helpers: Sequence[dict[str, str]], call: str, trained: bool = True) -> None:
-        sources = [h["source"] for h in helpers if h["name"] not in known]
-        replies.append((prompts.reply(thought, "\n".join([*sources, call])), trained))
+    def missing(helpers: Sequence[dict[str, str]]) -> list[str]:
+        return [h["source"] for h in helpers if h["name"] not in known]
 
     if expert.get("read"):
-        block(thoughts["read"], expert["read"]["helpers"], expert["read"]["call"])
+        code = [*missing(expert["read"]["helpers"]), expert["read"]["call"]]
+        replies.append((prompts.reply(thoughts["read"], "\n".join(code)), True))
         known |= {h["name"] for h in expert["read"]["helpers"]}
-    main = {"name": expert["main"]["name"], "source": expert["main"]["source"]}
-    wrong = broken(main["source"]) if mode == "update" else None
+    sources, call = missing([*expert["helpers"], expert["main"]]), expert["main"]["call"]
+    wrong = spoil(mistake, sources, call) if mistake else None
     if wrong:
-        block(thoughts["main"], [*expert["helpers"], {**main, "source": wrong}], expert["main"]["call"], trained=False)
-    block(FIX if wrong else thoughts["main"], [*expert["helpers"], main], expert["main"]["call"])
+        replies.append((prompts.reply(thoughts["main"], wrong), False))
+    replies.append((prompts.reply(FIX if wrong else thoughts["main"], "\n".join([*sources, call])), True))
     answer = expert["answer"]
     finish = (
         "apis.supervisor.complete_task()" if answer is None else f"apis.supervisor.complete_task(answer={answer!r})"
@@ -77,11 +93,12 @@ class ExpertPolicy:
 def plan_modes(
     chain_length: int, rng: random.Random, *, plain: float, reuse: float, update: float
 ) -> tuple[bool, list[str]]:
-    """(has a library, one mode per task). ``reuse``: share of later tasks that use what the library holds."""
-    if rng.random() < plain:
-        return False, ["update" if rng.random() < update else "plain" for _ in range(chain_length)]
-    first = "update" if rng.random() < update else "skills"
-    return True, [first] + ["skills" if rng.random() < reuse else "rewrite" for _ in range(chain_length - 1)]
+    """(has a library, one mode per task). ``reuse``: share of later tasks that use what the library holds; ``update``: of
+    tasks with a mistake."""
+    library = rng.random() >= plain
+    later = ["skills" if rng.random() < reuse else "rewrite" for _ in range(chain_length - 1)]
+    modes = ["skills", *later] if library else ["plain"] * chain_length
+    return library, [f"{mode}+{rng.choice(MISTAKES)}" if rng.random() < update else mode for mode in modes]
 
 
 def demonstration_rows(

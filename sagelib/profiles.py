@@ -27,13 +27,15 @@ PROFILES: dict[str, dict[str, dict]] = {
     "laptop": {"collect": {}, "sft": {}, "train": {}, "evaluate": {}},
     "gpu": {
         "collect": {}, "sft": {},
-        "train": {"steps": 100, "episodes_per_step": 128, "micro_batches": 32, "learning_rate": 1e-6, "max_turns": 40,
+        "train": {"steps": 100, "episodes_per_step": 128, "micro_batches": 32, "learning_rate": 1e-6, "schedule": "constant",
+                  "adam_epsilon": 1e-8, "train_embeddings": True, "max_turns": 40,
                   "max_tokens_per_turn": 1500, "max_context": 28048},
         "evaluate": {"max_turns": 40, "max_tokens_per_turn": 1500, "max_context": 28048},
     },
     "paper": {
         "collect": {}, "sft": {},
-        "train": {"steps": 100, "episodes_per_step": 384, "micro_batches": 96, "learning_rate": 1e-6, "max_turns": 40,
+        "train": {"steps": 100, "episodes_per_step": 384, "micro_batches": 96, "learning_rate": 1e-6, "schedule": "constant",
+                  "adam_epsilon": 1e-8, "train_embeddings": True, "max_turns": 40,
                   "max_tokens_per_turn": 1500, "max_context": 28048},
         "evaluate": {"max_turns": 40, "max_tokens_per_turn": 1500, "max_context": 28048},
     },

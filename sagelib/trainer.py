@@ -205,6 +205,9 @@ def make_trainer(
     save_steps: int = 10,
     seed: int = 0,
     bf16: bool = True,
+    schedule: str = "constant",
+    adam_epsilon: float = 1e-8,
+    train_embeddings: bool = True,
     log: Callable[..., None] | None = None,
 ) -> ChainGRPOTrainer:
     """A trainer for ``steps`` optimizer steps of ``chains_per_step`` chains x K tasks x ``copies`` copies each.
@@ -222,6 +225,7 @@ def make_trainer(
         raise ValueError(
             f"{len(chains)} chains given, {steps} steps of {chains_per_step} need {steps * chains_per_step}"
         )
+    model.get_input_embeddings().weight.requires_grad_(train_embeddings)
     on_gpu = torch.cuda.is_available()
     args = GRPOConfig(
         output_dir=str(output_dir),
@@ -234,7 +238,8 @@ def make_trainer(
         max_completion_length=None,
         max_steps=steps,
         learning_rate=learning_rate,
-        lr_scheduler_type="constant",
+        lr_scheduler_type=schedule,
+        adam_epsilon=adam_epsilon,
         weight_decay=weight_decay,
         max_grad_norm=grad_clip,
         beta=0.0,

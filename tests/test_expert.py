@@ -5,7 +5,7 @@ import random
 import pytest
 from fakes import FakeWorld, chain, tiny_format
 
-from sagelib.expert import broken, collect, expert_replies, plan_modes
+from sagelib.expert import FIX, MISTAKES, broken, collect, expert_replies, plan_modes, spoil
 from sagelib.skills import extract_code, parse_skills
 
 LOGIN = {"name": "login", "source": "def login(app):\n    return app"}
@@ -59,17 +59,29 @@ def test_replies_do_not_change_what_the_caller_holds():
     assert have == {"login"} and material == copy
 
 
-def test_update_fails_first_and_mends_untrained_mistake():
-    replies = expert_replies(expert(token=True), set(), "update")
+@pytest.mark.parametrize("mode, have, wrong", [
+    ("plain+token", set(), 'def login(app):\n    return app\n' + MAIN.format("") + '\nwrite("a")'),
+    ("plain+unclosed", set(), 'def login(app):\n    return app\n' + MAIN.format(", access_token=token") + '\nwrite("a"'),
+    ("skills+unclosed", {"login", "write"}, 'write("a"'),
+    ("rewrite+unclosed", {"login", "write"}, 'def login(app):\n    return app\n' + MAIN.format(", access_token=token") + '\nwrite("a"'),
+])
+def test_a_mistake_comes_first_untrained_and_is_mended(mode, have, wrong):
+    replies = expert_replies(expert(token=True), have, mode)
+    right = expert_replies(expert(token=True), have, mode.split("+")[0])
     assert [trained for _, trained in replies] == [False, True, True]
-    assert blocks(replies) == [["login", "write"], ["login", "write"], []]
-    wrong, right = code(replies)[:2]
-    assert "access_token" not in wrong and right == wrong.replace("text=value", "text=value, access_token=token")
-    assert replies[0][0].startswith("I write.") and not replies[1][0].startswith("I write.")
+    assert code(replies) == [wrong, *code(right)]
+    assert replies[0][0].startswith("I write.") and replies[1][0].startswith(FIX) and replies[2] == right[1]
 
 
-def test_update_without_a_possible_mistake_is_plain():
-    assert expert_replies(expert(), set(), "update") == expert_replies(expert(), set(), "plain")
+@pytest.mark.parametrize("material, have", [(expert(), set()), (expert(token=True), {"login", "write"})])
+def test_without_a_token_to_forget_there_is_no_mistake(material, have):
+    assert expert_replies(material, have, "skills+token") == expert_replies(material, have, "skills")
+
+
+def test_an_unknown_function_lacks_its_last_word():
+    assert spoil("unknown", [], 'print(count_inbox_about("Team lunch"))') == 'print(count_inbox("Team lunch"))'
+    assert spoil("unknown", [], "delete_alarms_snoozed(5)") == "delete_alarms(5)"
+    assert spoil("unknown", [], "write(5)") is None
 
 
 @pytest.mark.parametrize("answer, call", [
@@ -101,13 +113,16 @@ def test_plans_follow_their_shares():
     plain = [mode for held, modes in plans if not held for mode in modes]
     later = [mode for modes in library for mode in modes[1:]]
 
-    def close(items, value, share):
-        return abs(sum(i == value for i in items) / len(items) - share) < 4 * (share * (1 - share) / len(items)) ** 0.5
+    def close(items, share):
+        return abs(sum(items) / len(items) - share) < 4 * (share * (1 - share) / len(items)) ** 0.5
 
-    assert close([held for held, _ in plans], False, 0.3)
-    assert close(plain, "update", 0.2) and set(plain) == {"plain", "update"}
-    assert close([modes[0] for modes in library], "update", 0.2) and {m[0] for m in library} == {"skills", "update"}
-    assert close(later, "skills", 0.8) and set(later) == {"skills", "rewrite"}
+    assert close([not held for held, _ in plans], 0.3)
+    for modes in (plain, later, [modes[0] for modes in library]):
+        mistakes = [mode.partition("+")[2] for mode in modes]
+        assert close([bool(m) for m in mistakes], 0.2) and set(mistakes) == {"", *MISTAKES}
+    assert {mode.partition("+")[0] for mode in plain} == {"plain"}
+    assert {modes[0].partition("+")[0] for modes in library} == {"skills"}
+    assert close([mode.startswith("skills") for mode in later], 0.8)
 
 
 # ---- collecting
@@ -151,12 +166,13 @@ def test_an_agent_without_a_library_sees_none(tmp_path):
     assert list(parse_skills(extract_code(rows[1]["turns"][0]["text"]))) == ["login", "write"]
 
 
-def test_an_update_row_shows_the_error_and_does_not_train_the_mistake(tmp_path):
+def test_an_update_row_shows_the_error_and_does_not_train_the_mistake(tmp_path, monkeypatch):
+    monkeypatch.setattr("sagelib.expert.MISTAKES", ("token",))
     material = expert("a", token=True)
     material["main"]["source"] = MAIN.format("").replace("apis.", "checked(access_token=token)\n    apis.")
     material["helpers"] = [LOGIN, {"name": "checked", "source": "def checked(access_token):\n    return access_token"}]
     rows, counts = gather(tmp_path, {"s_1": material}, {"s_1": ["a"]}, [chain("s_1")], update=1.0)
-    assert counts["accepted"] == 1 and rows[0]["mode"] == "update"
+    assert counts["accepted"] == 1 and rows[0]["mode"] == "skills+token"
     assert [t["trained"] for t in rows[0]["turns"]] == [False, True, True]
     assert rows[0]["turns"][0]["observation"].startswith("TypeError: checked() missing 1 required")
 

@@ -1,8 +1,8 @@
 """Short text -> code pairs: what a phrase of an instruction, or a whole one, means in code. Values are random.
 
 They teach to copy values and to compose parts. Whole functions occur for every combination that the grammar allows,
-but never for one that a family without demonstrations uses (train, dev and test_normal, in whatever way the value is
-given), nor for the apps of test_challenge: those occur as single parts, here only. No pair was run.
+but never for one that a held-out family uses (dev and test_normal, in whatever way the value is given), nor for the
+apps of test_challenge: those occur as single parts, here only. No pair was run.
 """
 
 import random
@@ -83,10 +83,10 @@ def make(families: list[Family], seed: int) -> list[dict]:
 def combinations(families: list[Family]) -> list[Family]:
     """Verb x source x filter where source and verb, and source and filter, occur together, in apps with demonstrations.
 
-    Never one that belongs to a family without demonstrations.
+    Never one that belongs to a held-out family.
     """
     shown = {f.app for f in families if f.split == "demos"}
-    held = {(f.app, f.skill) for f in families if f.split != "demos"}
+    held = {(f.app, f.skill) for f in families if f.split not in ("demos", "train")}
     known = [f for f in families if f.app in shown]
     found = {}
     for a in known:
