@@ -29,7 +29,7 @@ class Recorder(TrainerCallback):
         self.gradients = []
 
     def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        self.gradients.append({name: p.grad.clone() for name, p in model.named_parameters()})
+        self.gradients.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
 
 
 def made_runs(chains, fractions, seed=0, used=UNUSED, failed=UNUSED, tail=()):
@@ -167,6 +167,32 @@ def test_gradient_is_clipped(tmp_path):
     norm = float(torch.stack([g.norm() for g in whole.values()]).norm())
     _, recorder, _ = train(tmp_path, lambda chains, step: runs, model=model, grad_clip=norm / 10)
     assert_close(recorder.gradients[0], {name: g / 10 for name, g in whole.items()})
+
+
+def test_embeddings_stay_and_the_rest_has_the_same_gradient_when_they_are_not_trained(tmp_path):
+    runs, model = made_runs(CHAINS, GOLDEN), tiny_model(gain=2.0)
+    expected, before = paper_gradient(model, runs, GOLDEN, 4), copy.deepcopy(model)
+    _, recorder, _ = train(tmp_path, lambda chains, step: runs, model=model, train_embeddings=False)
+    del expected["model.embed_tokens.weight"]
+    assert_close(recorder.gradients[0], expected)
+    for (name, a), b in zip(before.named_parameters(), model.parameters(), strict=True):
+        assert torch.equal(a, b) == (name == "model.embed_tokens.weight"), name
+
+
+def test_the_learning_rate_falls_to_zero_with_the_linear_schedule(tmp_path):
+    rates = []
+
+    class Rates(TrainerCallback):
+        def on_step_begin(self, args, state, control, optimizer=None, **kwargs):
+            rates.append(optimizer.param_groups[0]["lr"])
+
+    runs = made_runs(CHAINS, GOLDEN)
+    trainer = make_trainer(tiny_model(), tiny_tokenizer(), CHAINS * 4, lambda chains, step: runs, output_dir=tmp_path, copies=4,
+                           chains_per_step=len(CHAINS), steps=4, credit_name="outcome", learning_rate=1e-3, bf16=False,
+                           schedule="linear")
+    trainer.add_callback(Rates())
+    trainer.train()
+    assert rates == pytest.approx([1e-3, 7.5e-4, 5e-4, 2.5e-4])
 
 
 def test_observation_tokens_do_not_change_the_loss(tmp_path):
