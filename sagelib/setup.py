@@ -26,7 +26,6 @@ from sagelib.runs import code_hash, sources
 
 ROOT = Path(__file__).resolve().parent.parent
 VENVS = ROOT / ".venvs"
-ENGINE = ROOT / "sagelib" / "engine"
 NEEDED_GB = {"main": 8.0, "appworld": 0.6, "world": 0.5}
 PIP = ["-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--progress-bar", "off"]
 USAGE = """usage: ./workbench COMMAND [options]        (--help after a command lists its options)
@@ -257,10 +256,15 @@ def in_parallel(*builders) -> None:
 
 # ---------------------------------------------------------------- worlds
 
+def engine() -> Path:
+    """Directory of the code that AppWorld's interpreter runs."""
+    return ROOT / "sagelib" / "engine"
+
+
 def generator_stamp(name: str) -> str:
     """What decides a world's tasks but for their number: the generator's code, seed, and the engine's version."""
-    files = sources("import world, generate", ENGINE) + sorted((ENGINE / "scenarios").rglob("*.py"))
-    files = [file for file in files if file != ENGINE / "pairs.py"]   # text only; made again without the tasks
+    files = sources("import world, generate", engine()) + sorted((engine() / "scenarios").rglob("*.py"))
+    files = [file for file in files if file != engine() / "pairs.py"]   # text only; made again without the tasks
     settings = {key: value for key, value in WORLDS[name].items() if key != "plan"}
     return digest(settings, pyproject()["tool"]["workbench"]["appworld"], [code_hash(f) for f in files])
 
@@ -268,7 +272,7 @@ def generator_stamp(name: str) -> str:
 def build_world(name: str) -> None:
     """data/<name> is the verified world of this version of the generator, with the tasks of its plan."""
     place, generator = ROOT / "data" / name, generator_stamp(name)
-    stamp = digest(generator, WORLDS[name]["plan"], code_hash(ENGINE / "pairs.py"))
+    stamp = digest(generator, WORLDS[name]["plan"], code_hash(engine() / "pairs.py"))
     if stamped(place, stamp):
         return
     need_disk("world")
@@ -288,11 +292,11 @@ def build_world(name: str) -> None:
     python = environment_python("appworld")
     log = VENVS / f"world-{name}.log"
     say(f"world {name}", "people, accounts and content of the apps")
-    run_logged(f"world {name}", [python, ENGINE / "world.py", *common, "--profile", WORLDS[name]["profile"]], log,
+    run_logged(f"world {name}", [python, engine() / "world.py", *common, "--profile", WORLDS[name]["profile"]], log,
                appworld_env(), show=True)
     say(f"world {name}", "tasks, each with its checks")
     jobs = ["--plan", plan, "--jobs", os.cpu_count() or 1]
-    run_logged(f"world {name}", [python, ENGINE / "generate.py", *common, *jobs], log, appworld_env(), show=True)
+    run_logged(f"world {name}", [python, engine() / "generate.py", *common, *jobs], log, appworld_env(), show=True)
     write_stamp(place, stamp)
     say(f"world {name}", "ready")
 

@@ -128,8 +128,9 @@ def test_a_world_is_built_once_and_again_when_its_generator_changes(checkout, mo
     engine = checkout / "sagelib" / "engine"
     engine.mkdir(parents=True)
     (engine / "world.py").write_text("a = 1")
-    (engine / "generate.py").write_text("import scenario")
+    (engine / "generate.py").write_text("import scenario, pairs")
     (engine / "scenario.py").write_text("b = 1")
+    (engine / "pairs.py").write_text("c = 1")
     fake_python(checkout, "appworld", 'echo "$@" >> "$(dirname "$0")/calls"')
     calls = checkout / ".venvs" / "appworld" / "bin" / "calls"
     for text, expected in (("b = 1", 2), ("b = 1  # a comment", 2), ("b = 2", 4)):
@@ -140,6 +141,9 @@ def test_a_world_is_built_once_and_again_when_its_generator_changes(checkout, mo
     (checkout / "data" / "smoke" / "a task").touch()
     setup.build_world("smoke")
     assert len(calls.read_text().splitlines()) == 6 and (checkout / "data" / "smoke" / "a task").exists()
+    (engine / "pairs.py").write_text("c = 2")   # text only: made again, and the tasks stay
+    setup.build_world("smoke")
+    assert len(calls.read_text().splitlines()) == 8 and (checkout / "data" / "smoke" / "a task").exists()
     first, second = calls.read_text().splitlines()[:2]
     assert "world.py" in first and "--seed 7 --profile smoke" in first
     assert "generate.py" in second and "--plan" in second
