@@ -261,10 +261,15 @@ def engine() -> Path:
     return ROOT / "sagelib" / "engine"
 
 
+def generator_files(pairs: bool) -> list[Path]:
+    """The generator's code: what makes the tasks, or what makes the pairs (text only, made again without the tasks)."""
+    files = sources("import world, generate", engine()) + sorted((engine() / "scenarios").rglob("*.py"))
+    return [file for file in files if (file.name == "pairs.py") == pairs]
+
+
 def generator_stamp(name: str) -> str:
     """What decides a world's tasks but for their number: the generator's code, seed, and the engine's version."""
-    files = sources("import world, generate", engine()) + sorted((engine() / "scenarios").rglob("*.py"))
-    files = [file for file in files if file != engine() / "pairs.py"]   # text only; made again without the tasks
+    files = generator_files(pairs=False)
     settings = {key: value for key, value in WORLDS[name].items() if key != "plan"}
     return digest(settings, pyproject()["tool"]["workbench"]["appworld"], [code_hash(f) for f in files])
 
@@ -272,7 +277,7 @@ def generator_stamp(name: str) -> str:
 def build_world(name: str) -> None:
     """data/<name> is the verified world of this version of the generator, with the tasks of its plan."""
     place, generator = ROOT / "data" / name, generator_stamp(name)
-    stamp = digest(generator, WORLDS[name]["plan"], code_hash(engine() / "pairs.py"))
+    stamp = digest(generator, WORLDS[name]["plan"], [code_hash(f) for f in generator_files(pairs=True)])
     if stamped(place, stamp):
         return
     need_disk("world")
