@@ -326,7 +326,8 @@ def test_scheduler_failure_stops_only_what_needs_it(tmp_path, capsys):
     assert second.run() is True and "done before" in capsys.readouterr().out
 
 
-WORKBENCH = ("import sys; from sagelib import cli; from sagelib.graph import Step\n"
+WORKBENCH = ("import signal, sys; from sagelib import cli; from sagelib.graph import Step\n"
+             "signal.signal(signal.SIGINT, signal.default_int_handler)\n"   # a background shell starts us with it ignored
              "cli.GRAPH = tuple(Step(path, per_seed=False) for path in sys.argv[1:])\n"
              "sys.exit(cli.main(['reproduce', '--profile', 'smoke', '--jobs', '2']))")
 
