@@ -5,7 +5,8 @@
 Plays the demonstrations of the first tasks of each way a value is found (direct, note, text), question and action.
 Three ways: through the socket (`env`: fork server, sandbox, judge), and in one warm process that opens, executes and
 evaluates, with the engine as it is (`bare`) and with sagelib/engine/speed.py (`bare, patched`). CPU time, not wall time:
-other work on the machine changes it little. The last column is the cost of a task's opening shared by its group.
+other work on the machine changes it little. A task's opening is shared by its group. The last column is the total of `env`
+over that of the row.
 """
 
 import argparse
@@ -14,23 +15,22 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from sagelib.appworld import EnginePool  # noqa: E402
+from sagelib.expert import expert_replies  # noqa: E402
+from sagelib.skills import extract_code  # noqa: E402
+
 PARTS = ("open", "steps", "judge", "close")
 
 
 def turns(expert: dict) -> list[str]:
     """The demonstration of one task as the blocks of code that an agent would send."""
-    blocks = []
-    if expert["read"]:
-        blocks.append([*(h["source"] for h in expert["read"]["helpers"]), expert["read"]["call"]])
-    known = {h["name"] for h in (expert["read"] or {"helpers": []})["helpers"]}
-    helpers = [h["source"] for h in expert["helpers"] if h["name"] not in known]
-    blocks.append([*helpers, expert["main"]["source"], expert["main"]["call"]])
-    answer = "" if expert["answer"] is None else f"answer={expert['answer']!r}"
-    return ["\n".join(block) for block in [*blocks, [f"apis.supervisor.complete_task({answer})"]]]
+    return [extract_code(text) for text, _ in expert_replies(expert, set(), "plain")]
 
 
 def choose(world: Path, number: int) -> dict[str, list[str]]:
@@ -65,8 +65,6 @@ def cpu_of_tree(pid: int) -> float:
 
 def env_cost(world: Path, tasks: dict[str, list[str]], copies: int) -> Counter:
     """CPU seconds per episode and part, through the pool; client included."""
-    from sagelib.appworld import EnginePool
-
     spent: Counter = Counter()
     with EnginePool(world) as pool:
 
@@ -149,9 +147,6 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2, help="how often the bare engine plays each task")
     parser.add_argument("--csv", type=Path)
     args = parser.parse_args()
-    sys.path.insert(0, str(ROOT))
-    import tempfile
-
     tasks = choose(args.world, args.tasks)
     with tempfile.TemporaryDirectory() as scratch:
         costs = {

@@ -2,19 +2,25 @@
 import re
 
 from fakes import tiny_tokenizer
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sagelib.augment import Values, other_demonstration, other_pairs
 from sagelib.prompts import reply, user_message
 
 TOKENIZER = tiny_tokenizer()
-MAIN = 'def count_songs_by_artist(value):\n    rows = pages(apis.spotify.show_songs, limit=20)\n    return len([r for r in rows if value in r["artists"]])'
+MAIN = """def count_songs_by_artist(value):
+    rows = pages(apis.spotify.show_songs, limit=20)
+    return len([r for r in rows if value in r["artists"]])"""
+LIBRARY = {"login": 'def login(app):\n    return "Later"'}
 ROW = {"task_id": "s_1",
-       "prompt": user_message('How many songs by the artist in my note "Later" are there?', {"login": 'def login(app):\n    return "Later"'}),
+       "prompt": user_message('How many songs by the artist in my note "Later" are there?', LIBRARY),
        "turns": [{"text": reply('I need the artist from the note "Later".', 'print(read_note("Later"))'),
                   "observation": 'Remember the artist "Maria Lopez".', "trained": True},
-                 {"text": reply("I answer.", f'{MAIN}\nprint(count_songs_by_artist("Maria Lopez"))'), "observation": "17", "trained": True},
-                 {"text": reply("The task is done.", "apis.supervisor.complete_task(answer=17)"), "observation": "OK", "trained": True}]}
+                 {"text": reply("I answer.", f'{MAIN}\nprint(count_songs_by_artist("Maria Lopez"))'),
+                  "observation": "17", "trained": True},
+                 {"text": reply("The task is done.", "apis.supervisor.complete_task(answer=17)"),
+                  "observation": "OK", "trained": True}]}
 
 
 def test_a_value_changes_wherever_it_stands_and_nowhere_else():
@@ -23,7 +29,8 @@ def test_a_value_changes_wherever_it_stands_and_nowhere_else():
     [name] = re.findall(r'artist "(.+)"\.', new["turns"][0]["observation"])
     answer = new["turns"][1]["observation"]
     assert title != "Later" and name != "Maria Lopez" and answer != "17"
-    assert re.fullmatch("[A-Z][a-z]*", title) and re.fullmatch("[A-Z][a-z]* [A-Z][a-z]*", name) and re.fullmatch(r"[1-9]\d", answer)
+    assert re.fullmatch("[A-Z][a-z]*", title) and re.fullmatch("[A-Z][a-z]* [A-Z][a-z]*", name)
+    assert re.fullmatch(r"[1-9]\d", answer)
     assert new["turns"][0]["text"] == reply(f'I need the artist from the note "{title}".', f'print(read_note("{title}"))')
     assert new["turns"][1]["text"] == reply("I answer.", f'{MAIN}\nprint(count_songs_by_artist("{name}"))')
     assert new["turns"][2]["text"] == reply("The task is done.", f"apis.supervisor.complete_task(answer={answer})")

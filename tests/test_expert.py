@@ -59,11 +59,14 @@ def test_replies_do_not_change_what_the_caller_holds():
     assert have == {"login"} and material == copy
 
 
+LOGIN_AND_MAIN = LOGIN["source"] + "\n" + MAIN.format(", access_token=token") + "\n"
+
+
 @pytest.mark.parametrize("mode, have, wrong", [
-    ("plain+token", set(), 'def login(app):\n    return app\n' + MAIN.format("") + '\nwrite("a")'),
-    ("plain+unclosed", set(), 'def login(app):\n    return app\n' + MAIN.format(", access_token=token") + '\nwrite("a"'),
+    ("plain+token", set(), LOGIN["source"] + "\n" + MAIN.format("") + '\nwrite("a")'),
+    ("plain+unclosed", set(), LOGIN_AND_MAIN + 'write("a"'),
     ("skills+unclosed", {"login", "write"}, 'write("a"'),
-    ("rewrite+unclosed", {"login", "write"}, 'def login(app):\n    return app\n' + MAIN.format(", access_token=token") + '\nwrite("a"'),
+    ("rewrite+unclosed", {"login", "write"}, LOGIN_AND_MAIN + 'write("a"'),
 ])
 def test_a_mistake_comes_first_untrained_and_is_mended(mode, have, wrong):
     replies = expert_replies(expert(token=True), have, mode)
