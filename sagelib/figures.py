@@ -139,3 +139,13 @@ def difference_table(episodes: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -
                     {"split": split, "a": a, "b": b, "metric": metric, "difference": mean, "low": low, "high": high}
                 )
     return pd.DataFrame(rows)
+
+
+def family_table(episodes: pd.DataFrame) -> pd.DataFrame:
+    """Percent of scored tasks solved over all seeds, a row per split and family, a column per method; ``n``: tasks per seed."""
+    scored = episodes[episodes["scored"]]
+    keys = ["split", "family"]
+    solved = 100.0 * scored.groupby([*keys, "method"])["success"].mean().unstack("method")
+    table = solved[[m for m in METHODS if m in solved]]
+    table.insert(0, "n", episodes.groupby(keys)["task_id"].nunique())
+    return table.reset_index()

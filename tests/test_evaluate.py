@@ -115,6 +115,16 @@ def test_figures_are_byte_identical_when_drawn_again(tmp_path):
     assert set(data["method"]) == {"base", "sage"} and (data["n_scenarios"] == 10).all() and (data["n_seeds"] == 3).all()
 
 
+def test_a_family_counts_its_scored_tasks_over_all_seeds():
+    def part(method, seed, successes, scored=True):
+        return rows({"a": successes}, method=method, seed=seed, split="test_normal").assign(family="f.note", scored=scored)
+
+    data = pd.concat([part("sft", 0, [True, False, False]), part("sft", 1, [True, True, False]),
+                      part("sage", 0, [True, True, True]), part("sage", 1, [False, False, False], scored=False)])
+    table = figures.family_table(data)
+    assert table.to_dict("records") == [{"split": "test_normal", "family": "f.note", "n": 3, "sft": 50.0, "sage": 100.0}]
+
+
 def test_hexadecimal_ids_stay_text(tmp_path):
     data = rows({"12e4567": [True]}, run_id="1836e74557")
     data.to_csv(tmp_path / "episodes.csv", index=False)
