@@ -27,8 +27,14 @@ Example = dict[str, list[int]]
 
 
 def encode_pair(format: ChatFormat, pair: dict[str, str]) -> Example:
-    """A pair: its text under the role ``pair``, its code (in the form of a reply, if it has a thought) as what is trained."""
+    """A pair: its text under the role ``pair``, its code (in the form of a reply, if it has a thought) as what is trained.
+
+    Between them, untrained, the look-up that a pair of kind ``after`` has behind it, and what it showed.
+    """
     prompt = format.prompt_ids(pair["text"], role="pair")
+    if "look_up" in pair:
+        prompt += format.encode(reply(pair["look_thought"], pair["look_up"]))
+        prompt += format.observation_ids(pair["shown"], closed=False)
     code = reply(pair["thought"], pair["code"]) if "thought" in pair else pair["code"]
     target = format.encode(code) + [format.end_id]
     return {"input_ids": prompt + target, "labels": [IGNORED] * len(prompt) + target}

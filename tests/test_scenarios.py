@@ -125,7 +125,7 @@ def test_pairs_are_reproducible_and_mention_challenge_apps_only_as_parts():
     code = "import json, pairs, scenario\nprint(json.dumps(pairs.make(scenario.load_families(), 7)))"
     lines = json.loads(run_engine_code(code))
     assert lines == json.loads(run_engine_code(code))
-    assert len(lines) == 30000 and {line["kind"] for line in lines} == {"source", "filter", "action", "call", "main", "read"}
+    assert len(lines) == 30000 and {line["kind"] for line in lines} == {"source", "filter", "action", "call", "main", "read", "after"}
     challenge = [line for line in lines if line["app"] in ("amazon", "splitwise")]
     assert challenge and not any("all products" in line["text"] and "above" in line["text"] for line in challenge)
 
@@ -137,7 +137,7 @@ from scenario import load_families
 families = load_families()
 held = {f.skill for f in families if f.split not in ("demos", "train")}
 lines = pairs.make(families, 7)
-whole = [line for line in lines if line["kind"] == "main"]
+whole = [line for line in lines if line["kind"] in ("main", "after")]
 names = {line["code"].split("(")[0].removeprefix("def ") for line in whole}
 names |= {line["code"].split("(")[0] for line in lines if line["kind"] == "call"}
 print(json.dumps([len(whole), sorted(names & held), sorted({line["app"] for line in whole}), len(names)]))

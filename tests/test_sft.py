@@ -45,6 +45,17 @@ def test_pairs_have_their_own_role():
     assert FORMAT.tokenizer.decode(example["input_ids"]).startswith("<|im_start|>pair\nnotes of Maria<|im_end|>")
 
 
+def test_a_pair_after_its_look_up_has_the_ids_of_an_episode():
+    pair = {"kind": "after", "text": "the tag in my note", "thought": "I act.", "code": "go(1)", "look_thought": "I need the tag.",
+            "look_up": "print(read())", "shown": 'The tag is "x".'}
+    turns = [{"text": reply("I need the tag.", "print(read())"), "observation": 'The tag is "x".', "trained": False},
+             {"text": reply("I act.", "go(1)"), "observation": "OK", "trained": True}]
+    example, episode = encode_pair(FORMAT, pair), encode_demonstration(FORMAT, {"prompt": pair["text"], "turns": turns})
+    start, other = (FORMAT.prompt_ids(pair["text"], role=role) for role in ("pair", "user"))
+    assert example["input_ids"] == start + episode["input_ids"][len(other):]
+    assert example["labels"] == [IGNORED] * len(start) + episode["labels"][len(other):]
+
+
 def test_a_demonstration_has_the_ids_of_the_rollout():
     done = reply("done", "apis.supervisor.complete_task()")
     texts = [reply("one", "boom"), reply("two", "print(apis.notes.all())"), done]

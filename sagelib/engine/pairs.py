@@ -9,7 +9,7 @@ import random
 from dataclasses import replace
 
 from drafts import NOTE_LINES, NOTE_TITLES, TEXT_LINES, quote, thoughts
-from scenario import Family, Question
+from scenario import HELPERS, Family, Question
 
 FIRST = (
     "Ava Bela Cora Dan Edda Finn Gita Hugo Ines Jan Kira Leo Mona Nils Olga Paul Quinn Rosa Sven Tara Ugo Vera Will Xenia "
@@ -18,7 +18,7 @@ FIRST = (
 SYLLABLES = "ba be bo da de do fa fe ga go ha he ka ko la le lo ma me mo na ne no pa po ra re ro sa se so ta te to va ve wa wi zo".split()
 PER_KIND = 5000
 VIAS = ("direct", "note", "text")
-LOOK_UPS = 0.6
+LOOK_UPS = 0.4
 
 
 def word(rng: random.Random) -> str:
@@ -98,23 +98,28 @@ def combinations(families: list[Family]) -> list[Family]:
 
 
 def reply_pair(family: Family, rng: random.Random) -> dict:
-    """An instruction -> the main function and its call, or where a note or message holds the value, mostly its look-up.
+    """An instruction -> the main function and its call; where a note or message holds the value, also the look-up.
 
-    The other ones have what the look-up shows as their second line. ``thought``: what a demonstration says before it.
+    Kinds: ``main`` (value in the instruction), ``read`` (-> the look-up), ``after`` (instruction, look-up and what it
+    showed -> the main function: the instruction has to be read again, from behind the look-up).
     """
-    family, value, noun = replace(family, via=rng.choice(VIAS)), value_for(family, rng), family.filter.noun
+    family, value = replace(family, via=rng.choice(VIAS)), value_for(family, rng)
     name = f"{rng.choice(FIRST)} {word(rng).capitalize()}"
     origin = {"direct": "", "note": rng.choice(NOTE_TITLES), "text": name}[family.via]
     text, said = f"{family.app}: {family.instruction(quote(value), origin)}", thoughts(family, origin)
-    if family.via != "direct" and rng.random() < LOOK_UPS:
-        code = f"print(read_{family.via}({quote(origin)}))"
-        return {"app": family.app, "kind": "read", "text": text, "thought": said["read"], "code": code, "value": origin}
-    if family.via != "direct":
-        line = rng.choice(NOTE_LINES if family.via == "note" else TEXT_LINES)
-        text += "\n" + line.format(noun=noun, Noun=noun.capitalize(), value=quote(value))
     call = f"{family.skill}({quote(value)})"
     code = f"{family.main()}\n{f'print({call})' if isinstance(family.verb, Question) else call}"
-    return {"app": family.app, "kind": "main", "text": text, "thought": said["main"], "code": code, "value": value}
+    pair = {"app": family.app, "kind": "main", "text": text, "thought": said["main"], "code": code, "value": value}
+    if family.via == "direct":
+        return pair
+    look_up = f"print(read_{family.via}({quote(origin)}))"
+    if rng.random() < LOOK_UPS:
+        return pair | {"kind": "read", "thought": said["read"], "code": look_up, "value": origin}
+    if rng.random() < 0.5:  # the agent has no skills yet and writes the helpers first
+        look_up = "\n".join([HELPERS[h] for h in ("login", "pages", f"read_{family.via}")] + [look_up])
+    line, noun = rng.choice(NOTE_LINES if family.via == "note" else TEXT_LINES), family.filter.noun
+    shown = line.format(noun=noun, Noun=noun.capitalize(), value=quote(value))
+    return pair | {"kind": "after", "look_thought": said["read"], "look_up": look_up, "shown": shown}
 
 
 def verb_text(family: Family) -> str:
