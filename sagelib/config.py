@@ -134,8 +134,8 @@ class SFTConfig(RunConfig):
     layers: Positive = 4
     heads: Positive = 6
     pair_steps: Count = 300
-    base_steps: Positive = 400
-    sft_steps: Positive = 550
+    base_steps: Positive = 350
+    sft_steps: Positive = 450
     pair_share: Share = 0.4             # packed pairs among the examples of later batches
     pairs_per_example: Positive = 8
     other_values: Count = 4             # times that each demonstration is shown with other values

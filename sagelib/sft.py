@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallba
 from trl import SFTConfig as TRLConfig
 from trl import SFTTrainer
 
-from sagelib.optim import MuonAdamW
+from sagelib.optim import MuonAdamW, has_fast_bf16
 from sagelib.prompts import ChatFormat, reply
 
 IGNORED = -100
@@ -144,20 +144,20 @@ def fine_tune(
     seed: int,
     warmup_steps: int = 50,
     weight_decay: float = 0.01,
-    bf16: bool = True,
+    bf16: bool | None = None,
     save_steps: int = 200,
     log: Callable[..., None] | None = None,
 ) -> float:
     """Train ``model`` in place on ``order`` (already in batches); returns the mean loss of the last tenth.
 
-    Resumes from the newest checkpoint in ``output_dir``, if there is one.
+    ``bf16``: None where this machine is fast at it. Resumes from the newest checkpoint in ``output_dir``, if there is one.
     """
     output_dir = Path(output_dir)
     steps = len(order) // batch
     args = TRLConfig(
         output_dir=str(output_dir),
         use_cpu=not torch.cuda.is_available(),
-        bf16=bf16,
+        bf16=has_fast_bf16() if bf16 is None else bf16,
         max_steps=steps,
         per_device_train_batch_size=batch,
         learning_rate=learning_rate,

@@ -20,6 +20,7 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import RepeatSampler
 
 from sagelib import credit
+from sagelib.optim import has_fast_bf16
 from sagelib.sft import newest_checkpoint
 from sagelib.types import Chain, ChainRun, Episode, Segment, StopReason
 
@@ -92,9 +93,14 @@ PART = 16  # rows of a part; the loss is a mean over rows, so that parts add up 
 
 
 def trimmed_parts(inputs: dict[str, Any], rows: int) -> list[dict[str, Any]]:
-    """The batch in parts of ``rows`` sequences, sorted by length, without the columns that are padding in a whole part."""
+    """The batch in parts of ``rows`` sequences, sorted by length, without the columns that are padding in a whole part.
+
+    Sequences with advantage 0 are left out: their loss and gradient are exactly 0. (One is kept where all are.)
+    """
     total = inputs["prompt_ids"].shape[0]
     order = (inputs["prompt_mask"].sum(1) + inputs["completion_mask"].sum(1)).argsort()
+    teaching = order[inputs["advantages"][order] != 0]
+    order = teaching if len(teaching) else order[:1]
     parts = []
     for index in order.split(rows):
         part = {
@@ -141,7 +147,7 @@ class ChainGRPOTrainer(GRPOTrainer):
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> torch.Tensor:
-        """The paper's loss. Rows of like length go through the model together: most of a padded batch is padding."""
+        """The paper's loss, a mean over all rows. Those of like length go through the model together: a padded batch is mostly padding."""
         total = inputs["prompt_ids"].shape[0]
         parts = trimmed_parts(inputs, PART)
         losses = [super(ChainGRPOTrainer, self).compute_loss(model, part, return_outputs, num_items_in_batch) for part in parts]
@@ -204,7 +210,7 @@ def make_trainer(
     micro_batches: int = 1,
     save_steps: int = 10,
     seed: int = 0,
-    bf16: bool = True,
+    bf16: bool | None = None,
     schedule: str = "constant",
     adam_epsilon: float = 1e-8,
     train_embeddings: bool = True,
@@ -230,7 +236,7 @@ def make_trainer(
     args = GRPOConfig(
         output_dir=str(output_dir),
         use_cpu=not on_gpu,
-        bf16=bf16,
+        bf16=has_fast_bf16() if bf16 is None else bf16,
         gradient_checkpointing=on_gpu,
         per_device_train_batch_size=per_step // micro_batches,
         gradient_accumulation_steps=micro_batches,
