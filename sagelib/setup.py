@@ -171,12 +171,13 @@ def write_stamp(directory: Path, stamp: str) -> None:
 
 
 def linked(name: str) -> bool:
-    """True when the environment is a symbolic link (then it is its owner's). Raises Problem when the link is dead."""
+    """True when the environment, or all of .venvs, is a symbolic link (then it is its owner's). Problem when the link is dead."""
     place = VENVS / name
-    if place.is_symlink() and not environment_python(name).exists():
+    borrowed = place.is_symlink() or VENVS.is_symlink()
+    if borrowed and not environment_python(name).exists():
         raise Problem(f".venvs/{name} is a link to an environment that is not there. Fix: remove the link; "
                       f"./workbench setup then builds one.")
-    return place.is_symlink()
+    return borrowed
 
 
 def fresh_venv(name: str) -> list[str]:

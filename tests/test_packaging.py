@@ -173,6 +173,16 @@ def test_a_small_disk_is_noticed_before_anything_is_downloaded(checkout, monkeyp
     assert not (checkout / ".venvs" / "main").exists()
 
 
+def test_environments_behind_a_link_are_never_built_again(checkout, monkeypatch):
+    elsewhere = checkout / "elsewhere"
+    for name in ("main", "appworld"):
+        (elsewhere / name / "bin").mkdir(parents=True)
+        (elsewhere / name / "bin" / "python").touch()
+    (checkout / ".venvs").symlink_to(elsewhere)
+    monkeypatch.setattr(setup, "fresh_venv", lambda name: pytest.fail(f"{name} is built"))
+    setup.build_main(), setup.build_appworld()
+
+
 def test_a_dead_link_to_an_environment_is_named(checkout):
     (checkout / ".venvs").mkdir()
     (checkout / ".venvs" / "main").symlink_to(checkout / "nowhere")
