@@ -137,7 +137,7 @@ class SFTConfig(RunConfig):
     base_steps: Positive = 350
     sft_steps: Positive = 450
     pair_share: Share = 0.4             # packed pairs among the examples of later batches
-    pairs_per_example: Positive = 8
+    pairs_per_example: Positive = 6
     other_values: Count = 4             # times that each demonstration is shown with other values
     batch_size: Positive = 8
     learning_rate: Rate = 3e-3

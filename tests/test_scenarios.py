@@ -138,7 +138,8 @@ families = load_families()
 held = {f.skill for f in families if f.split not in ("demos", "train")}
 lines = pairs.make(families, 7)
 whole = [line for line in lines if line["kind"] in ("main", "after")]
-names = {line["code"].split("(")[0].removeprefix("def ") for line in whole}
+names = {line["code"].removeprefix("print(").split("(")[0].removeprefix("def ") for line in whole}
+assert sum(line["code"].startswith("def ") for line in whole) > len(whole) / 2 > len(names)
 names |= {line["code"].split("(")[0] for line in lines if line["kind"] == "call"}
 print(json.dumps([len(whole), sorted(names & held), sorted({line["app"] for line in whole}), len(names)]))
 """

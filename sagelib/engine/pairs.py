@@ -19,6 +19,7 @@ SYLLABLES = "ba be bo da de do fa fe ga go ha he ka ko la le lo ma me mo na ne n
 PER_KIND = 5000
 VIAS = ("direct", "note", "text")
 LOOK_UPS = 0.4
+STORED = 0.4
 
 
 def word(rng: random.Random) -> str:
@@ -101,22 +102,28 @@ def reply_pair(family: Family, rng: random.Random) -> dict:
     """An instruction -> the main function and its call; where a note or message holds the value, also the look-up.
 
     Kinds: ``main`` (value in the instruction), ``read`` (-> the look-up), ``after`` (instruction, look-up and what it
-    showed -> the main function: the instruction has to be read again, from behind the look-up).
+    showed -> the main function: the instruction has to be read again, from behind the look-up). A share of `STORED`
+    has all functions in its text, as a prompt lists skills: then the code only calls them.
     """
     family, value = replace(family, via=rng.choice(VIAS)), value_for(family, rng)
     name = f"{rng.choice(FIRST)} {word(rng).capitalize()}"
     origin = {"direct": "", "note": rng.choice(NOTE_TITLES), "text": name}[family.via]
-    text, said = f"{family.app}: {family.instruction(quote(value), origin)}", thoughts(family, origin)
+    task, said, main = family.instruction(quote(value), origin), thoughts(family, origin), [family.main()]
+    helpers = [HELPERS[name] for name in ("login", "pages", *([f"read_{family.via}"] if origin else []))]
+    text, stored = f"{family.app}: {task}", rng.random() < STORED
+    if stored:
+        listing = "\n".join(helpers + main)
+        text, helpers, main = f"Skills:\n{listing}\n\nTask: {task}", [], []
     call = f"{family.skill}({quote(value)})"
-    code = f"{family.main()}\n{f'print({call})' if isinstance(family.verb, Question) else call}"
+    code = "\n".join([*main, f"print({call})" if isinstance(family.verb, Question) else call])
     pair = {"app": family.app, "kind": "main", "text": text, "thought": said["main"], "code": code, "value": value}
     if family.via == "direct":
         return pair
     look_up = f"print(read_{family.via}({quote(origin)}))"
     if rng.random() < LOOK_UPS:
         return pair | {"kind": "read", "thought": said["read"], "code": look_up, "value": origin}
-    if rng.random() < 0.5:  # the agent has no skills yet and writes the helpers first
-        look_up = "\n".join([HELPERS[h] for h in ("login", "pages", f"read_{family.via}")] + [look_up])
+    if rng.random() < 0.5:  # the agent has no helpers yet and writes them first
+        look_up = "\n".join([*helpers, look_up])
     line, noun = rng.choice(NOTE_LINES if family.via == "note" else TEXT_LINES), family.filter.noun
     shown = line.format(noun=noun, Noun=noun.capitalize(), value=quote(value))
     return pair | {"kind": "after", "look_thought": said["read"], "look_up": look_up, "shown": shown}
