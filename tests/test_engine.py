@@ -180,7 +180,12 @@ def test_ground_truth_cannot_be_read(pool: EnginePool, group, mini_world: Path) 
         "FileNotFoundError"
         in run(pool, episode, f"from pathlib import Path\nprint(Path({str(answer)!r}).read_text())").error
     )
-    assert run(pool, episode, f"import os\nprint(list(os.scandir({str(judge)!r})))").output == "[]\n"
+    listing = POSIX + "print(posix.listdir({0!r}))"
+    assert "FileNotFoundError" in run(pool, episode, listing.format(str(judge))).error
+    data = str(mini_world.resolve() / "agent" / "data")
+    assert json.loads(run(pool, episode, listing.format(data)).output) == ["tasks"]
+    assert json.loads(run(pool, episode, listing.format(f"{data}/tasks")).output) == [episode.task.task_id]
+    assert "home" not in run(pool, episode, listing.format("/")).output
     load = "import os\nprint(os.sys.modules['appworld.task'].Task.load('{0}').ground_truth.answer)"
     assert "ground_truth directory" in run(pool, episode, load.format(episode.task.task_id)).error
     assert "not allowed" in run(pool, episode, "from appworld.task import Task").error

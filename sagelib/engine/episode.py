@@ -155,7 +155,8 @@ def _episode(world: AppWorld, own: str, channel: socket.socket, settings: Settin
         os.setsid()
         os.mkdir(own)
         if settings.contained:
-            sandbox.lock_episode(settings.scratch, own)
+            data = os.path.join(os.environ["APPWORLD_ROOT"], "data")
+            sandbox.lock_episode(settings.scratch, own, data, world.task_id)
             own = settings.scratch
         _move(world, own)
         sandbox.limit(settings.memory_mb, file_mb=64)

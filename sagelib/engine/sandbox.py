@@ -3,9 +3,10 @@
 Two steps, because the judge may see the ground truth and the agent may not:
   enter_outer   server and judge: own user and mount namespace, no network, every file system read-only, a bounded
                 scratch tmpfs that vanishes with the last process (nothing to clean up, even after kill -9)
-  hide          server and agents: the ground truth and other private directories are covered by empty mounts
-  lock_episode  one agent: its own process tree (PID namespace), its own output directory as the whole scratch, an
-                empty /proc, no capabilities (so nothing can be uncovered) and resource limits
+  show_only     server and agents: a new root that holds the engine, the agents' data and the system's libraries, nothing else:
+                no ground truth, no home directory, no other files of the machine
+  lock_episode  one agent: its own process tree (PID namespace), its own output directory as the whole scratch, of the
+                world's data its own task, an empty /proc, no capabilities (so nothing can be uncovered) and resource limits
 What is not attempted: a system-call filter. A kernel bug, or CPU caches, are outside this model.
 """
 
@@ -13,9 +14,10 @@ import ctypes
 import os
 import resource
 import signal
+import sys
 
 NEWNS, NEWUSER, NEWPID, NEWNET = 0x20000, 0x10000000, 0x20000000, 0x40000000
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 0x1000, 0x4000, 0x40000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_BIND, MS_MOVE, MS_REC, MS_PRIVATE = 1, 2, 4, 0x1000, 0x2000, 0x4000, 0x40000
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 24, 36, 38
 SYS_MOUNT_SETATTR = 442  # the same number on every Linux architecture; Linux 5.12 and later
 libc = ctypes.CDLL(None, use_errno=True)
@@ -77,7 +79,7 @@ def possible() -> str | None:
     if pid == 0:
         try:
             scratch = enter_outer(16)
-            hide([scratch])
+            show_only(system_paths(), scratch)
             _check(libc.unshare(NEWPID), "unshare pid")
         except OSError as error:
             os.write(write, str(error).encode())
@@ -90,12 +92,46 @@ def possible() -> str | None:
     return reason or None
 
 
-def hide(paths: list[str]) -> None:
-    """Cover each existing directory with an empty read-only one, for this process and its later children only."""
+def system_paths() -> list[str]:
+    """What a Python process needs of the machine, besides its own environment."""
+    libraries = ["/usr", *(f"/{name}" for name in os.listdir("/") if name.startswith(("lib", "bin")))]
+    settings = [f"/etc/{name}" for name in ("passwd", "group", "hosts", "localtime", "ld.so.cache", "nsswitch.conf")]
+    devices = [f"/dev/{name}" for name in ("null", "zero", "random", "urandom")]
+    pythons = [sys.prefix, sys.base_prefix, os.path.dirname(os.path.realpath(sys.executable))]
+    return [*libraries, *settings, *devices, "/proc", *pythons, *(p for p in sys.path if os.path.isabs(p))]
+
+
+def show_only(paths: list[str], scratch: str) -> None:
+    """Change this process's root (and that of its later children) to one that holds only ``paths``, each where it was.
+
+    Mounts keep their read-only flag. The old root stays below the new one, out of reach: `lock_episode` takes the right
+    to change roots and mounts.
+    """
     _check(libc.unshare(NEWNS), "unshare mounts")
-    for path in paths:
+    root = os.path.join(scratch, "root")
+    os.mkdir(root, 0o755)
+    _mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755")
+    shown: list[str] = []
+    for path in sorted({scratch, *paths} | {os.path.realpath(p) for p in paths}):
+        inside = root + path
+        if not os.path.lexists(path) or any(path.startswith(one.rstrip("/") + "/") for one in shown):
+            continue
+        os.makedirs(os.path.dirname(inside), exist_ok=True)
+        if os.path.islink(path):  # /lib -> usr/lib; what it means is in the list, too
+            os.symlink(os.readlink(path), inside)
+            continue
         if os.path.isdir(path):
-            _mount("tmpfs", os.path.realpath(path), "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV, "size=4k,mode=755")
+            os.mkdir(inside)
+        else:
+            os.close(os.open(inside, os.O_CREAT))
+        _mount(path, inside, None, MS_BIND if path == scratch else MS_BIND | MS_REC)  # the new root is in the scratch itself
+        shown.append(path)
+    here = os.getcwd()
+    _read_only(root, on=True, recursive=False)
+    os.chdir(root)
+    _mount(".", "/", None, MS_MOVE)
+    _check(libc.chroot(b"."), "chroot")
+    os.chdir(here if os.path.isdir(here) else "/")
 
 
 def new_process_tree() -> None:
@@ -103,9 +139,17 @@ def new_process_tree() -> None:
     _check(libc.unshare(NEWPID), "unshare pid")
 
 
-def lock_episode(scratch: str, own: str) -> None:
-    """`own` becomes the whole scratch, /proc is empty, and no capability is left to undo any of it."""
+def lock_episode(scratch: str, own: str, data: str, task_id: str) -> None:
+    """`own` becomes the whole scratch, `data` holds one task, /proc is empty, and no capability is left to undo any of it."""
     _check(libc.unshare(NEWNS), "unshare mounts")
+    task, kept = os.path.join(data, "tasks", task_id), os.path.join(own, "task")
+    os.mkdir(kept)
+    _mount(task, kept, None, MS_BIND)
+    _mount("tmpfs", data, "tmpfs", MS_NOSUID | MS_NODEV, "size=4k,mode=755")
+    os.makedirs(task)
+    _mount(kept, task, None, MS_MOVE)
+    os.rmdir(kept)
+    _read_only(data, on=True, recursive=False)
     _mount(own, scratch, None, MS_BIND)
     _mount("tmpfs", "/proc", "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV, "size=4k,mode=755")
     prctl(PR_SET_NO_NEW_PRIVS, 1)

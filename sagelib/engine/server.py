@@ -67,7 +67,8 @@ def main() -> None:
             os._exit(0)
     channel.close()
     if settings.contained:
-        sandbox.hide(config["hide"])
+        here = os.path.dirname(os.path.abspath(__file__))
+        sandbox.show_only([*sandbox.system_paths(), here, os.environ["APPWORLD_ROOT"]], scratch)
     control.sendall(
         json.dumps(
             dict(
