@@ -10,6 +10,7 @@ M = "import os\nM = os.sys.modules\nposix = M['posix']\n"
 C = M + "c = M['ctypes'].CDLL(None, use_errno=True)\nerrno = M['ctypes'].get_errno\n"
 TRY = "def tried(f, *a):\n    try: return f(*a)\n    except BaseException as e: return type(e).__name__\n"
 FRAMES = "def frames():\n    f = os.sys._getframe()\n    while f:\n        yield f\n        f = f.f_back\n"
+W = M + FRAMES + "w = [v for f in frames() for v in f.f_locals.values() if type(v).__name__ == 'AppWorld'][0]\n"  # the engine
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ GUARD = [  # the engine's guard, and the quick check (speed.harmless_names) that
     P("import-subprocess", "import subprocess", "error", "subprocess"),
     P("import-in-function", "def f():\n    import socket\nf()", "error", "not allowed"),
     P("import-in-string", "exec('import subprocess as s; print(s.run([\"id\"]))')", "ok", "None"),
-    P("import-star", "from math import *\nprint(floor(2.5))", "ok", "2"),
+    P("import-star", "from math import *\nprint(floor(2.5))", "error", "cannot read"),  # the engine's check breaks on it
     P("import-star-forbidden", "from subprocess import *", "error", "not allowed"),
     P("import-relative", "from . import requester", "error"),
     P("import-engine", "import appworld", "error", "not allowed"),
@@ -42,8 +43,8 @@ GUARD = [  # the engine's guard, and the quick check (speed.harmless_names) that
     P("import-lib", "m = __import__('importlib').import_module('subprocess')\nprint(m.getoutput('id'))", "ok", "None"),
     P("open-for-writing", "print(__builtins__.open('@outside@/x', 'w'))", "error"),
     P("open-through-builtins", "import builtins\nbuiltins.open('@outside@/x', 'w')", "error"),
-    P("open-as-value", "f = [open][0]\nf('@outside@/x', 'w')", "error", "disabled"),
-    P("open-as-default", "def f(g=open): return g('@outside@/x', 'w')\nf()", "error", "disabled"),
+    P("open-as-value", "f = [open][0]\nf('@outside@/x', 'w')", "error", "No such file"),
+    P("open-as-default", "def f(g=open): return g('@outside@/x', 'w')\nf()", "error", "No such file"),
     P("open-decorator", "@open\ndef f(): pass", "error"),
     P("system-by-name", "import os\nprint(getattr(os, 'sys' + 'tem')('id'))", "ok", "None"),
     P("system-by-vars", "import os\nprint(vars(os)['system']('id'))", "ok", "None"),
@@ -82,7 +83,7 @@ READING = [
     P("read-home-file", M + "print(posix.read(posix.open('@home@/canary.txt', 0), 99))", "error", "FileNotFoundError"),
     P("read-repository", M + "print(posix.open('@repository@/README.md', 0))", "error", "FileNotFoundError"),
     P("read-tests", M + "print(posix.open('@repository@/tests/hostile.py', 0))", "error", "FileNotFoundError"),
-    P("read-tmp", M + "print(posix.listdir('/tmp'))", "ok|error", "[]"),
+    P("read-tmp", M + "print([n for n in posix.listdir('/tmp') if 'sagelib-engine' in n])", "ok|error", "[]\n|No such"),
     P("read-root-of-parent", M + "print(posix.listdir('/proc/1/root'))", "error", "FileNotFoundError"),
     P("read-environments", M + TRY + "print({tried(posix.open, f'/proc/{p}/environ', 0) for p in ['self', *range(2000)]})",
       "ok", "{'FileNotFoundError'}\n"),
@@ -92,13 +93,13 @@ READING = [
     P("mount-proc", C + "print(c.mount(b'none', b'/proc', b'proc', 0, None), c.mount(b'none', b'/mnt', b'tmpfs', 0, None))",
       "ok", "-1 -1\n"),
     P("uncover", C + "print([c.umount2(p, 2) for p in (b'@judge@', b'@home@', b'/tmp', b'/proc', b'/dev/shm')])", "ok",
-      "-1,\n -1,\n -1,\n -1,\n -1"),
+      "[-1, -1, -1, -1, -1]\n"),
     P("new-user-namespace", C + "print(c.unshare(0x10000000), c.unshare(0x10020000), c.mount(b'n', b'/proc', b'proc', 0, None))",
       "ok", "-1 -1 -1\n"),
     P("chroot", C + "print(c.chroot(b'/dev/shm'), c.pivot_root if hasattr(c, 'pivot_root') else 0)", "ok", "-1"),
     P("file-handle", C + "h = M['ctypes'].create_string_buffer(200)\nprint(c.open_by_handle_at(-100, h, 0), errno() != 0)", "ok",
       "-1 True"),
-    P("raw-disk", M + TRY + "print([n for n in posix.listdir('/dev') if tried(posix.open, '/dev/' + n, 0) != 'x' and n not in "
+    P("raw-disk", M + TRY + "print([n for n in posix.listdir('/dev') if isinstance(tried(posix.open, '/dev/' + n, 0), int) and n not in "
       "('null', 'zero', 'full', 'random', 'urandom', 'shm')])", "ok", "[]\n"),
     P("make-device", C + "print(c.mknod(b'/dev/shm/disk', 0o60600, 0xfe00))", "ok", "-1\n"),
     P("shadow", M + "print(posix.open('/etc/shadow', 0))", "error", "FileNotFoundError"),
@@ -131,12 +132,12 @@ WRITING = [
     P("write-sys-path", M + TRY + "print({tried(posix.open, p + '/evil.py', 65) for p in os.sys.path if os.path.isdir(p)})",
       "ok", "{'OSError'}\n"),
     P("write-library", M + "posix.open(M['json'].__file__, 1)", "error", "Read-only"),
-    P("write-outside", M + "posix.open('@outside@/x', 65)", "error", "OSError|FileNotFoundError"),
+    P("write-outside", M + "posix.open('@outside@/x', 65)", "error", "FileNotFoundError"),
     P("write-tmp", M + "posix.open('/tmp/sagelib-evil', 65)", "error", "Read-only"),
     P("write-usr", M + "posix.open('/usr/evil', 65)", "error", "Read-only"),
     P("write-own-scratch", M + "posix.write(posix.open('/dev/shm/sagelib-evil', 65), b'x')\nprint('own')", "ok", "own"),
     P("fill-scratch", M + "for n in range(64):\n    fd = posix.open(f'/dev/shm/f{n}', 65)\n    try:\n        while True: "
-      "posix.write(fd, bytes(1 << 20))\n    except OSError as e: print(e.errno)", "error|died"),
+      "posix.write(fd, bytes(1 << 20))\n    except OSError as e: print(e.errno)", "ok", "28"),
     P("many-inodes", M + "for n in range(10**6): posix.close(posix.open(f'/dev/shm/f{n}', 65))", "error|died|timeout"),
 ]
 
@@ -158,8 +159,8 @@ REACHING = [
     P("fork-bomb", M + "while True:\n    try: posix.fork()\n    except Exception: break\nprint('stopped')", "ok", "stopped"),
     P("vfork", C + "print(c.vfork())", "ok", "-1\n"),
     P("clone3", C + "print(c.syscall(435, 0, 0), errno())", "ok", "-1 38\n"),
-    P("subprocess", M + "sp = M['subprocess']\nprint(sp._fork_exec)\nM['_posixsubprocess'].fork_exec([b'/bin/true'], [b'/bin/true'], "
-      "True, (), None, None, -1, -1, -1, -1, -1, -1, -1, -1, False, False, -1, None, None, None, -1, None, True)",
+    P("subprocess", M + "r, w = posix.pipe()\nM['_posixsubprocess'].fork_exec([b'/bin/true'], [b'/bin/true'], "
+      "True, (), None, None, -1, -1, -1, -1, -1, -1, r, w, False, False, -1, None, None, None, -1, None, True)",
       "error", "PermissionError"),
     P("spawn", M + "print(posix.posix_spawn('/bin/true', ['true'], {}))", "error", "PermissionError"),
     P("exec", M + "posix.execv('/bin/true', ['true'])", "died"),
@@ -185,7 +186,7 @@ REACHING = [
     P("host-name", C + "print(c.sethostname(b'evil', 4))", "ok", "-1\n"),
     P("reboot", C + "print(c.reboot(0x1234567))", "ok", "-1\n"),
     P("bpf-perf", C + "print([c.syscall(n, 0, 0, 0, 0, 0) for n in ((321, 298, 323, 425) if posix.uname().machine == 'x86_64' else "
-      "(280, 241, 282, 425))])", "ok", "-1,\n -1,\n -1,\n -1"),
+      "(280, 241, 282, 425))])", "ok", "[-1, -1, -1, -1]\n"),
 ]
 
 BREAKING = [
@@ -206,7 +207,7 @@ BREAKING = [
     P("recursion-in-repr", "x = []\nfor _ in range(10**5): x = [x]\nprint(x)", "error|died"),
     P("huge-list", "x = [0] * 10**10", "error", "MemoryError"),
     P("huge-string", "x = 'a' * 10**10", "error", "MemoryError"),
-    P("growing-list", "x = []\nwhile True: x.append(bytearray(10**7))", "error|died"),
+    P("growing-list", "x = []\nwhile True: x.append(bytearray(10**7))", "error|died|timeout"),
     P("growing-dict", "d = {}\nwhile True: d[len(d)] = str(len(d)) * 50", "error|died|timeout"),
     P("huge-output", "for _ in range(200): print('x' * 100000)", "ok|timeout", "characters cut"),
     P("huge-output-line", "print('x' * (50 << 20))", "ok|error|died"),
@@ -242,7 +243,7 @@ BREAKING = [
     P("loop-in-c", "import itertools\nmax(itertools.count())", "timeout"),
     P("loop-in-generator", "def g():\n    while True: yield 1\nsum(g())", "timeout"),
     P("loop-in-api", "while True:\n    try: apis.supervisor.show_profile()\n    except BaseException: pass", "timeout"),
-    P("loop-in-del", "class A:\n    def __del__(self):\n        while True: pass\na = A()\ndel a", "timeout"),
+    P("loop-in-del", "class A:\n    def __del__(self):\n        while True: pass\na = A()\ndel a", "ok|timeout"),  # Python drops what a __del__ raises, the time-out too
     P("sleep", M + "M['select'].select([], [], [], 1000)", "timeout"),
     P("sleep-guarded", "import time\ntime.sleep(1000)", "error", "time.sleep"),
     P("lock", M + "l = M['_thread'].allocate_lock()\nl.acquire()\nl.acquire()", "timeout"),
@@ -251,7 +252,7 @@ BREAKING = [
     P("big-power", "x = 10 ** 10 ** 9", "timeout|error|died"),
     P("big-power-mod", "print(pow(3, 10 ** 400000, 10 ** 400000))", "timeout|error|died"),
     P("read-standard-input", "input()", "error"),
-    P("debugger", "breakpoint()", "error"),
+    P("debugger", "breakpoint()", "ok"),  # replaced by nothing while agent code runs
 ]
 
 CHEATING = [
@@ -272,13 +273,13 @@ CHEATING = [
       "        if k[0] != '_': tried(setattr, M[m], k, None)", "died|ok|error"),
     P("poke-sys-modules", M + "for k in list(M):\n    if 'appworld' in k or k in ('json', 'ast', 'traceback'): M[k] = None", "died|ok|error"),
     P("clear-sys-modules", M + "M.clear()", "died|ok|error"),
-    P("find-the-engine", M + "w = [o for o in M['gc'].get_objects() if type(o).__name__ == 'AppWorld']\nprint(len(w) < 5)\n"
-      "print([getattr(getattr(x, 'task', None), 'ground_truth', None) for x in w])", "ok", "None"),
-    P("ask-the-engine", M + "w = [o for o in M['gc'].get_objects() if type(o).__name__ == 'AppWorld'][0]\nw.evaluate()", "error|died",
-      ""),
+    P("find-the-engine", W + "print(w.task.ground_truth, w.task_id)", "ok", "None @task_id@"),
+    P("ask-the-engine", W + "w.evaluate()", "error", "ground truth"),
+    P("ask-the-memory", M + "print([o for o in M['gc'].get_objects() if type(o).__name__ in ('GroundTruth', 'TestTracker')])", "ok", "[]\n"),
     P("load-the-task", M + "t = M['appworld.task'].Task.load('@task_id@', load_ground_truth=True)\nprint(t.ground_truth.answer)", "error"),
-    P("climb-frames", M + FRAMES + "w = [v for f in frames() for v in f.f_locals.values() if type(v).__name__ == 'AppWorld']\n"
-      "print(bool(w))\nw[0].task_completed = lambda: True\nw[0].save_state = lambda *a, **k: None", "ok|died|error"),
+    P("climb-frames", W + "w.task_completed = lambda: True\nw.save_state = lambda *a, **k: None", "ok"),
+    P("climb-to-the-socket", M + FRAMES + "c = [v for f in frames() for v in f.f_locals.values() if type(v).__name__ == 'socket']\n"
+      "[s.sendall(b'{\"pid\": 1}\\n') for s in c]\nprint(len(c))", "died"),
     P("answer-in-memory", M + "print('@answer_text@' in [o for o in M['gc'].get_objects() if isinstance(o, str)], [s for s in M['gc'].get_objects() "
       "if isinstance(s, dict) and 'ground_truth' in s and s.get('ground_truth')])", "ok", "False"),
     P("override-print", "def print(*a): raise RuntimeError('mine')\nprint(1)", "error", "mine"),
@@ -295,7 +296,7 @@ CHEATING = [
     P("delete-apis", "del apis\napis", "error", "NameError"),
     P("private-apis", M + "print(apis.admin.show_active_task())", "error"),
     P("private-names", "print([n for n in ('requester', 'Requester', 'ApiCollection', 'world', 'AppWorld') if n in globals()])", "ok", "[]\n"),
-    P("admin-through-module", M + "r = [o for o in M['gc'].get_objects() if type(o).__name__ == 'Requester']\nprint(len(r))", "ok"),
+    P("admin-through-frames", W + "print(type(w.requester).__name__)", "ok", "Requester"),  # known: see judge.py, what it trusts
     P("api-arguments-not-json", "apis.simple_note.create_note(title=object(), content={1, 2}, access_token=b'x')", "error"),
     P("api-nan", "apis.venmo.create_transaction(amount=float('nan'), receiver_email='x', access_token='x')", "error"),
     P("api-huge-argument", "apis.simple_note.create_note(title='x' * 10**7, content='y', access_token='z')", "error"),
@@ -305,10 +306,31 @@ CHEATING = [
     P("api-sql-search", "print(apis.spotify.search_songs(query=\"%' UNION SELECT password FROM users --\", page_limit=20))", "ok"),
     P("api-path", "apis.simple_note.show_note(note_id='../../admin/x?y=1#', access_token='x')", "error"),
     P("api-many-calls", "for i in range(10**5): apis.supervisor.show_profile()", "error", "exceeded the limit"),
-    P("api-count-reset", M + "w = [o for o in M['gc'].get_objects() if type(o).__name__ == 'Requester']\nfor i in range(3000):\n"
-      "    apis.supervisor.show_profile()\n    for r in w: r.reset_request_count()", "ok|timeout|error"),
+    P("api-count-reset", W + "for i in range(3000):\n    apis.supervisor.show_profile()\n    w.requester.reset_request_count()",
+      "timeout|ok"),  # the time limit is what holds
     P("skill-default-runs", "def f(x=print('ran when defined')): pass", "ok", "ran when defined"),
     P("skill-decorator-runs", "def d(g):\n    apis.supervisor.complete_task()\n    return g\n@d\ndef f(): pass", "ok"),
+]
+
+# Ways to call a forbidden function (MODULE.NAME is its path), and places in the syntax where the call (@) may stand.
+CALLS = ["import MODULE\n", "import MODULE as q\n", "from PARENT import NAME\n", "from PARENT import NAME as g\n"]
+PLACES = [
+    *("@", "x = @", "print(@, *@)", "f'{@}'", "f'{1:{@}}'", "f'{@!r:>{@}}'", "rf'''{\n@}'''", "[@ for _ in 'a']", "{**@}"),
+    *("{@: @}", "(lambda: @)()", "(lambda x=@: x)", "def f(x=@): pass", "def f(x: @): pass", "def f() -> @: pass"),
+    *("x: @ = 1", "DECORATOR@\ndef f(): pass", "class A(@): pass", "class A:\n    x = @", "class A(metaclass=@): pass"),
+    *("async def f():\n    await @", "def f():\n    yield @", "def f():\n    yield from @", "def f():\n    return @"),
+    *("match @:\n    case _: pass", "match 1:\n    case _ if @: pass", "if @: pass", "while @: break", "for x in @: pass"),
+    *("for x[@] in 'a': pass", "with @ as y: pass", "try: @\nexcept* ValueError: pass", "try: pass\nexcept @: pass"),
+    *("raise @ from @", "assert 1, @", "del x[@]", "x[@:@]", "x[@, ...]", "(y := @)", "x if @ else y", "not @", "-@ + @"),
+    *("1 < @ < 2", "x += @", "global y; y = @", "print(end=@)", "print(*@, **@)", "{*@}", "if 1:\n\t@", "x = 1; @"),
+    *("async def f():\n    [x async for x in @]", "@ # harmless", "x = (\n    @\n)", "x = 1 \\\n + @", "\x0c@"),
+    *("'''\u2028'''; @", "'a' 'b'; @", "x = 1if @ else 2", "try:\n    import json\nfinally:\n    @", "lambda *a, k=@, **b: 0"),
+    *("with x as p, @: pass", "print(f'{x}' f'{@}')", "@.x.y[0]()", "(@)", "((@))()", "def f():\n    def g():\n        @"),
+    *("if 0: pass\nelif @: pass\nelse: @", "try: pass\nexcept Exception as e: @\nelse: @"),
+]
+FORBIDDEN = [
+    *("os.system", "os.remove", "builtins.open", "builtins.exit", "pathlib.Path.unlink", "json.load", "time.sleep"),
+    *("csv.reader", "io.open"),
 ]
 
 TABLE = [*GUARD, *READING, *WRITING, *REACHING, *BREAKING, *CHEATING]

@@ -9,13 +9,15 @@ import json
 import os
 import shutil
 import socket
+import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from conftest import unavailable
-from hostile import TABLE, Program
+from hostile import CALLS, FORBIDDEN, PLACES, TABLE, Program
 from test_engine import gone, oracle
 
 from sagelib import appworld
@@ -138,11 +140,19 @@ def played(place: Place, appworld_python: Path) -> Iterator[Played]:
             unavailable(f"no sandbox on this machine: {pool.stats()['uncontained_reason']}")
         for start in range(0, len(TABLE), COPIES):
             found |= play(pool, place, TABLE[start : start + COPIES])
-        left = pool.stats()
+        left = settled(pool)
         world = solved_and_idle(pool, place)
         pids = [left["server_pid"], *pool.stats()["episode_pids"]]
     yield Played(found, world, left, gone(pids), before, outside(place))
     patch.undo()
+
+
+def settled(pool: EnginePool) -> dict:
+    """The server's figures once the killed processes have gone, or after three seconds."""
+    deadline = time.monotonic() + 3
+    while pool.stats()["processes"] > 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return pool.stats()
 
 
 def outside(place: Place) -> dict[str, object]:
@@ -183,11 +193,11 @@ def solved_and_idle(pool: EnginePool, place: Place) -> tuple[StepResult, Outcome
 
 
 @pytest.mark.parametrize("program", TABLE, ids=lambda program: program.name)
-def test_a_hostile_program(program: Program, played: Played) -> None:
+def test_a_hostile_program(program: Program, played: Played, place: Place) -> None:
     one = played.programs[program.name]
     result, said = one.result, one.result.output + (one.result.error or "")
     assert result.status in program.status.split("|"), result
-    assert any(text in said for text in program.says.split("|")), result
+    assert any(text in said for text in place.fill(program.says).split("|")), result
     assert result.seconds < STEP_S + 1
     assert one.alive == (result.status in ("ok", "error")) or result.status == "timeout"
     assert (one.outcome.status, one.outcome.success) == ("judged", False), one.outcome
@@ -217,6 +227,55 @@ def test_nobody_got_through_a_socket(played: Played, place: Place) -> None:
     for one in place.sockets.values():
         with pytest.raises(BlockingIOError):
             one.accept()
+
+
+GUARD_AND_QUICK = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from appworld.common.safety_guard import SafetyGuard
+import speed
+engine, slow, asked = SafetyGuard(), SafetyGuard.is_syntax_safe, []
+SafetyGuard.is_syntax_safe = lambda self, code: asked.append(code) or (False, "")
+speed._check_syntax_quickly()
+seen = []
+for code in json.load(sys.stdin):
+    try:
+        refused = not slow(engine, code)[0]
+    except Exception:
+        refused = None  # the engine's check breaks on it
+    asked.clear()
+    engine.is_syntax_safe(code)
+    seen.append([code, refused, not asked])
+sys.__stdout__.write(json.dumps(seen))
+"""
+
+
+def forbidden_calls() -> list[str]:
+    """Two forbidden functions at every place in the syntax; every way to call forbidden functions of each kind."""
+    codes = []
+    for path in FORBIDDEN:
+        parent, name = path.rsplit(".", 1)
+        module = parent.split(".")[0]
+        for how, call in zip(CALLS, (path, path.replace(module, "q", 1), name, "g"), strict=True):
+            if "PARENT" in how and "." in parent:  # a method cannot be imported, its class can
+                how = how.replace("PARENT import NAME", f"{module} import {parent.split('.')[1]}")
+                call = f"g.{name}" if " as g" in how else path.split(".", 1)[1]
+            head = how.replace("MODULE", module).replace("PARENT", parent).replace("NAME", name)
+            places = PLACES if how == CALLS[0] and path in FORBIDDEN[:2] else PLACES[:3]
+            codes += [head + place.replace("@", f"{call}()").replace("DECORATOR", "@") for place in places]
+    return codes
+
+
+def test_the_quick_check_lets_nothing_through_that_the_engine_refuses(appworld_python: Path, tmp_path: Path) -> None:
+    env = os.environ | {"APPWORLD_ROOT": str(tmp_path), "IPYTHONDIR": str(tmp_path)}
+    command = [str(appworld_python), "-c", GUARD_AND_QUICK, str(appworld.SERVER.parent)]
+    done = subprocess.run(
+        command, input=json.dumps(forbidden_calls()), env=env, capture_output=True, text=True, timeout=200, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    seen = json.loads(done.stdout)
+    assert sum(refused is True for _, refused, _ in seen) > 150
+    assert [code for code, refused, quick in seen if refused and quick] == []
 
 
 def test_the_table_is_large_and_names_are_unique() -> None:

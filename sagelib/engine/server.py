@@ -67,6 +67,7 @@ def main() -> None:
             os._exit(0)
     channel.close()
     if settings.contained:
+        sandbox.keep_only([scratch, os.environ["APPWORLD_ROOT"], sys.prefix, sys.base_prefix, *filter(None, sys.path)])
         sandbox.hide(config["hide"])
     control.sendall(
         json.dumps(
