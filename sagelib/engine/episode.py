@@ -7,6 +7,8 @@ Only the template's memory is copied, never a file: in-memory SQLite databases s
 writes below its own directory. What runs after agent code uses names bound before it (it can patch modules).
 """
 
+import ast
+import contextlib
 import gc
 import json
 import math
@@ -46,7 +48,7 @@ for app in ("amazon", "phone", "file_system", "spotify", "venmo", "gmail", "spli
                 pass
 apis.supervisor.complete_task()
 """  # first requests cost several times the later ones: imports, compiled SQL. Those that want more arguments just fail
-_dumps, _loads, _send, _clock = json.dumps, json.loads, socket.socket.sendall, time.clock_gettime
+_dumps, _loads, _send, _clock, _parse = json.dumps, json.loads, socket.socket.sendall, time.clock_gettime, ast.parse
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,6 @@ def _episode(world: AppWorld, own: str, channel: socket.socket, settings: Settin
     """Serve one episode until its socket closes; a failure is reported once, then the process ends."""
     try:
         os.setsid()
-        os.mkdir(own)
         if settings.contained:
             data = os.path.join(os.environ["APPWORLD_ROOT"], "data")
             sandbox.lock_episode(settings.scratch, own, data, world.task_id)
@@ -181,6 +182,7 @@ def _move(world: AppWorld, directory: str) -> None:
     for name in ("logs", "misc", "version", "checkpoints"):
         setattr(world, f"output_{name}_directory", os.path.join(task_directory, name))
         os.makedirs(os.path.join(task_directory, name))
+    world.save_logs = lambda: None  # nobody reads them, and an argument that is no JSON would end the episode there
     world.output_checkpoints_directory = task_directory  # so that the public save_state writes where the judge looks
     world.save_state("dbs")
 
@@ -191,19 +193,37 @@ def _execute(world: AppWorld, code: str, settings: Settings) -> dict:
     try:
         output = world.execute(code)
     except BaseException as error:  # the engine lets KeyboardInterrupt and its like through, half-way
-        if isinstance(error, Exception):  # (not by name: the engine replaces builtins.SystemExit)
+        # (not by name: the engine replaces builtins.SystemExit)
+        unreadable = _unreadable(world, code) if isinstance(error, Exception) else f"{type(error).__name__}: {error}"
+        if unreadable is None:
             raise
         world.safety_guard.disable()
         world.save_state("dbs")
-        output = f"{FAILED}{type(error).__name__}: {error}"
+        output = FAILED + unreadable
     seconds = _clock(time.CLOCK_MONOTONIC) - began
     status, error = "ok", None
     if output.startswith(FAILED):
         status, error = "error", last_line(output)
         if world.timeout_seconds and seconds > world.timeout_seconds - 0.1 and "timed out after" in error:
             status = "timeout"
-    text, truncated = cut(output, settings.output_chars)
+    text, truncated = cut(printable(output), settings.output_chars)
+    error = error and printable(error)
     return dict(output=text, error=error, status=status, truncated=truncated, done=bool(world.task_completed()))
+
+
+def _unreadable(world: AppWorld, code: str) -> str | None:
+    """What ails code on which Python's parser or the engine's check of it breaks before anything runs; None: nothing."""
+    try:
+        with contextlib.suppress(SyntaxError):  # these the engine reports itself
+            _parse(code)
+        world.safety_guard.is_syntax_safe(code)
+    except Exception as error:
+        return f"SyntaxError: the engine cannot read this code ({type(error).__name__}: {error})"
+
+
+def printable(text: str) -> str:
+    """Text that can be written as UTF-8: lone surrogates become question marks."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def last_line(output: str) -> str:

@@ -17,6 +17,7 @@ import episode
 import sandbox
 
 OPEN_SECONDS = 60.0
+EPISODE_MB = 64  # room for what one episode saves: below 1 MB in the mini-world
 REPLY_BYTES_PER_CHAR = 12  # JSON escapes of one character, doubled
 
 
@@ -134,6 +135,7 @@ class Server:
         theirs = []
         try:
             for number in numbers:
+                self._make_directory(number)
                 ours, other = socket.socketpair()
                 theirs.append((self._directory(number), other))
                 group.episodes.append(Episode(number, ours, group))
@@ -302,7 +304,13 @@ class Server:
         for number in numbers:
             if number in self.episodes:
                 self._lost(self.episodes[number], "died", "closed")
-            shutil.rmtree(self._directory(number), ignore_errors=True)
+            sandbox.drop_room(self._directory(number))
+
+    def _make_directory(self, number: int) -> None:
+        if self.settings.contained:
+            sandbox.make_room(self._directory(number), EPISODE_MB)
+        else:
+            os.mkdir(self._directory(number))
 
     def _directory(self, number: int) -> str:
         return os.path.join(self.settings.scratch, f"episode{number}")
@@ -310,7 +318,8 @@ class Server:
     def _stats(self) -> dict:
         self._reap()
         pss = {pid: _pss_mb(pid) for pid in [os.getpid(), *self.pids]}
-        disk = os.statvfs(self.settings.scratch)
+        rooms = [os.path.join(self.settings.scratch, name) for name in os.listdir(self.settings.scratch)]
+        disks = {os.stat(path).st_dev: os.statvfs(path) for path in [self.settings.scratch, *rooms]}
         return dict(
             processes=len(pss) + 1,
             pss_mb=sum(pss.values()),
@@ -320,7 +329,7 @@ class Server:
             server_pid=os.getpid(),
             contained=self.settings.contained,
             uncontained_reason=self.reason,
-            scratch_mb=(disk.f_blocks - disk.f_bfree) * disk.f_frsize / 2**20,
+            scratch_mb=sum((disk.f_blocks - disk.f_bfree) * disk.f_frsize for disk in disks.values()) / 2**20,
         )
 
 

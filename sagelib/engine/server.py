@@ -67,8 +67,8 @@ def main() -> None:
             os._exit(0)
     channel.close()
     if settings.contained:
-        here = os.path.dirname(os.path.abspath(__file__))
-        sandbox.show_only([*sandbox.system_paths(), here, os.environ["APPWORLD_ROOT"]], scratch)
+        sandbox.keep_only([scratch, os.environ["APPWORLD_ROOT"], sys.prefix, sys.base_prefix, *filter(None, sys.path)])
+        sandbox.hide(config["hide"])
     control.sendall(
         json.dumps(
             dict(
