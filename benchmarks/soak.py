@@ -101,7 +101,8 @@ class Soak:
         for _ in range(COPIES):
             draw = self.random.random()
             faults = list(AGENT)
-            found.append(faults[int(draw / self.share)] if draw < self.share * len(faults) else self.random.choice(["solve", "idle"]))
+            found.append(faults[int(draw / self.share)] if draw < self.share * len(faults) else self.random.choice(["solve",
+            "idle"]))
         return found
 
     def group(self, pool: EnginePool, server: int, judge: int) -> None:
