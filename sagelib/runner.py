@@ -60,7 +60,11 @@ def normal(name: str, value: Any, depth: int = 0) -> Any:
             raise RunError(f"parameter {name}: key {odd[0]!r} is no text; a notebook would see it as one")
         return {_scalar(f"{name}, a key", key): normal(f"{name}.{key}", v, depth + 1) for key, v in value.items()}
     fix = "; use a list" if isinstance(value, (tuple, set, frozenset)) else ""
-    raise RunError(f"parameter {name} = {value!r}: a {type(value).__name__} does not arrive unchanged{fix} "
+    try:
+        shown = repr(value)
+    except (ValueError, RecursionError):   # a huge integer in it, or itself
+        shown = "..."
+    raise RunError(f"parameter {name} = {shown}: a {type(value).__name__} does not arrive unchanged{fix} "
                    f"(numbers, text, True, False, None, lists and dicts do)")
 
 

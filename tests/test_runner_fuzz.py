@@ -163,12 +163,17 @@ def deep(levels: int) -> list:
     return value
 
 
-@pytest.mark.parametrize("value, said", [
-    ("a\ud800", "lone surrogate"), ({"\udfff": 1}, "lone surrogate"), (10**4400, "bits cannot"), (deep(60),
-    "nested deeper"), (deep(5000), "nested deeper"),
-    (datetime.date(2026, 11, 30), "a date does not"), ({1: 2}, "key 1 is no text"), ([float("inf")],
-    "only finite")])  # fmt: skip
-def test_what_no_notebook_can_hold_is_refused_before_it_runs(notebook: Path, value: Any, said: str) -> None:
+UNFIT = {
+    "half a character": ("a\ud800", "lone surrogate"), "half a key": ({"\udfff": 1}, "lone surrogate"),
+    "huge integer": (10**4400, "bits cannot"), "huge integer in a tuple": ((10**4400,), "a tuple does not arrive"),
+    "deep": (deep(60), "nested deeper"), "deeper than Python's stack": (deep(5000), "nested deeper"),
+    "date": (datetime.date(2026, 11, 30), "a date does not"), "key": ({1: 2}, "key 1 is no text"), "inf": ([float("inf")], "only finite"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", UNFIT)
+def test_what_no_notebook_can_hold_is_refused_before_it_runs(notebook: Path, kind: str) -> None:
+    value, said = UNFIT[kind]
     with pytest.raises(RunError, match=said):
         runner.check_parameters(notebook, {"world": value})
 
