@@ -38,28 +38,45 @@ NOISE = ("Kernel is running over TCP without encryption", "frozen modules are be
 
 # ---------------------------------------------------------------- parameters
 
-def normal(name: str, value: Any) -> Any:
+MAX_DEPTH = 50           # of lists and dicts in a parameter; Python's parser takes about 90 brackets
+MAX_BITS = 13000         # of an integer; Python writes and reads integers of up to 4300 digits
+
+
+def normal(name: str, value: Any, depth: int = 0) -> Any:
     """The parameter as the notebook will see it: JSON values only. RunError for what would arrive as something else."""
     if isinstance(value, Path):
-        return str(value)
+        value = str(value)
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
         value = value.item()
-    if value is None or isinstance(value, (bool, int, str)) and type(value) in (bool, int, str):
-        return value
-    if type(value) is float:
-        if not math.isfinite(value):
-            raise RunError(f"parameter {name} = {value}: only finite numbers can be written into a notebook")
-        return value
+    if value is None or type(value) in (bool, int, float, str):
+        return _scalar(name, value)
+    if depth >= MAX_DEPTH:
+        raise RunError(f"parameter {name[:80]}: lists and dicts nested deeper than {MAX_DEPTH} cannot be written into a notebook")
     if type(value) is list:
-        return [normal(f"{name}[{i}]", v) for i, v in enumerate(value)]
+        return [normal(f"{name}[{i}]", v, depth + 1) for i, v in enumerate(value)]
     if type(value) is dict:
         odd = [key for key in value if type(key) is not str]
         if odd:
             raise RunError(f"parameter {name}: key {odd[0]!r} is no text; a notebook would see it as one")
-        return {key: normal(f"{name}.{key}", v) for key, v in value.items()}
+        return {_scalar(f"{name}, a key", key): normal(f"{name}.{key}", v, depth + 1) for key, v in value.items()}
     fix = "; use a list" if isinstance(value, (tuple, set, frozenset)) else ""
-    raise RunError(f"parameter {name} = {value!r}: a {type(value).__name__} does not arrive unchanged{fix} "
+    try:
+        shown = repr(value)
+    except (ValueError, RecursionError):   # a huge integer in it, or itself
+        shown = "..."
+    raise RunError(f"parameter {name} = {shown}: a {type(value).__name__} does not arrive unchanged{fix} "
                    f"(numbers, text, True, False, None, lists and dicts do)")
+
+
+def _scalar(name: str, value: Any) -> Any:
+    """A plain value that a notebook's file can hold and give back; RunError for one that it cannot."""
+    if type(value) is float and not math.isfinite(value):
+        raise RunError(f"parameter {name} = {value}: only finite numbers can be written into a notebook")
+    if type(value) is int and value.bit_length() > MAX_BITS:
+        raise RunError(f"parameter {name}: an integer of {value.bit_length()} bits cannot be written into a notebook")
+    if type(value) is str and any("\ud800" <= c <= "\udfff" for c in value):
+        raise RunError(f"parameter {name} = {value!r}: holds half a character (a lone surrogate), which no file can hold")
+    return value
 
 
 def declared(notebook: Path) -> dict[str, Any]:

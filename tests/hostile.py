@@ -75,7 +75,8 @@ GUARD = [  # the engine's guard, and the quick check (speed.harmless_names) that
 
 READING = [
     P("read-secret", M + "print(posix.read(posix.open('@secret@', 0), 99))", "error", "FileNotFoundError"),
-    P("read-secret-allowed-open", "from pathlib import Path\nprint(Path('@secret@').read_text())", "error", "FileNotFoundError"),
+    P("read-secret-allowed-open", "from pathlib import Path\n"
+      "print(Path('@secret@').read_text())", "error", "FileNotFoundError"),
     P("read-answer", M + "print(posix.read(posix.open('@answer@', 0), 99))", "error", "FileNotFoundError"),
     P("read-judge", M + "print(posix.listdir('@judge@'))", "ok|error"),
     P("read-other-world", M + "print(posix.open('@sibling@/judge/canary.txt', 0))", "error", "FileNotFoundError"),
@@ -97,9 +98,11 @@ READING = [
     P("new-user-namespace", C + "print(c.unshare(0x10000000), c.unshare(0x10020000), c.mount(b'n', b'/proc', b'proc', 0, None))",
       "ok", "-1 -1 -1\n"),
     P("chroot", C + "print(c.chroot(b'/dev/shm'), c.pivot_root if hasattr(c, 'pivot_root') else 0)", "ok", "-1"),
-    P("file-handle", C + "h = M['ctypes'].create_string_buffer(200)\nprint(c.open_by_handle_at(-100, h, 0), errno() != 0)", "ok",
+    P("file-handle", C + "h = M['ctypes'].create_string_buffer(200)\n"
+      "print(c.open_by_handle_at(-100, h, 0), errno() != 0)", "ok",
       "-1 True"),
-    P("raw-disk", M + TRY + "print([n for n in posix.listdir('/dev') if isinstance(tried(posix.open, '/dev/' + n, 0), int) and n not in "
+    P("raw-disk", M + TRY + "print([n for n in posix.listdir('/dev') "
+      "if isinstance(tried(posix.open, '/dev/' + n, 0), int) and n not in "
       "('null', 'zero', 'full', 'random', 'urandom', 'shm')])", "ok", "[]\n"),
     P("make-device", C + "print(c.mknod(b'/dev/shm/disk', 0o60600, 0xfe00))", "ok", "-1\n"),
     P("shadow", M + "print(posix.open('/etc/shadow', 0))", "error", "FileNotFoundError"),
@@ -144,7 +147,8 @@ WRITING = [
 REACHING = [
     P("connect-internet", M + "s = M['socket'].socket()\nprint(s.connect_ex(('1.1.1.1', 53)))", "ok", "101\n"),
     P("connect-loopback", M + "s = M['socket'].socket()\nprint(s.connect_ex(('127.0.0.1', @port@)))", "ok", "101\n"),
-    P("connect-unix", M + "s = M['socket'].socket(M['socket'].AF_UNIX)\ns.connect('@outside@/s.sock')", "error", "FileNotFoundError"),
+    P("connect-unix", M + "s = M['socket'].socket(M['socket'].AF_UNIX)\n"
+      "s.connect('@outside@/s.sock')", "error", "FileNotFoundError"),
     P("connect-abstract", M + "s = M['socket'].socket(M['socket'].AF_UNIX)\ns.connect('\\0sagelib-canary-@client@')", "error",
       "ConnectionRefusedError"),
     P("send-udp", M + "s = M['socket'].socket(2, 2)\ns.sendto(b'x', ('127.0.0.1', @port@))", "error", "unreachable"),
@@ -167,7 +171,8 @@ REACHING = [
     P("exec-through-os", "import os\nos.execv('/bin/true', ['true'])", "died"),
     P("thread-outlives", M + "t = M['threading']\ndef f():\n    while True: M['time'].monotonic()\n"
       "t.Thread(target=f, daemon=True).start()\nprint('left')", "ok|timeout"),
-    P("many-threads", M + "t = M['_thread']\nn = 0\ntry:\n    while True:\n        t.start_new_thread(M['select'].select, ([], [], [], 60))\n"
+    P("many-threads", M + "t = M['_thread']\nn = 0\ntry:\n    while True:\n"
+      "        t.start_new_thread(M['select'].select, ([], [], [], 60))\n"
       "        n += 1\nexcept Exception as e: print(n < 300, type(e).__name__)", "ok", "True RuntimeError"),
     P("signal-all", M + "posix.kill(-1, 9)", "error", "No such process"),
     P("signal-group", M + "posix.killpg(0, 15)\nprint('here')", "ok|died|error"),
@@ -176,7 +181,8 @@ REACHING = [
     P("signal-self", M + "posix.kill(posix.getpid(), 9)\nprint('process 1 of its tree is immune')", "ok", "immune"),
     P("ptrace", C + "print(c.ptrace(16, @client@, 0, 0), c.ptrace(0, 0, 0, 0))", "ok", "-1 -1\n"),
     P("read-other-process", C + "print(c.process_vm_readv(@client@, 0, 0, 0, 0, 0))", "ok|error"),
-    P("raise-limits", M + "r = M['resource']\nprint([n for n in (r.RLIMIT_AS, r.RLIMIT_FSIZE, r.RLIMIT_NOFILE) if r.getrlimit(n)[1] == -1])\n"
+    P("raise-limits", M + "r = M['resource']\nprint([n for n in (r.RLIMIT_AS, r.RLIMIT_FSIZE, r.RLIMIT_NOFILE) "
+      "if r.getrlimit(n)[1] == -1])\n"
       "r.setrlimit(r.RLIMIT_AS, (-1, -1))", "error", "not allowed to raise"),
     P("nice", M + "posix.nice(-5)", "error", "PermissionError"),
     P("real-time", M + "posix.sched_setscheduler(0, posix.SCHED_FIFO, posix.sched_param(1))", "error", "PermissionError"),
@@ -185,23 +191,27 @@ REACHING = [
       "ok", "-1\n"),
     P("host-name", C + "print(c.sethostname(b'evil', 4))", "ok", "-1\n"),
     P("reboot", C + "print(c.reboot(0x1234567))", "ok", "-1\n"),
-    P("bpf-perf", C + "print([c.syscall(n, 0, 0, 0, 0, 0) for n in ((321, 298, 323, 425) if posix.uname().machine == 'x86_64' else "
+    P("bpf-perf", C + "print([c.syscall(n, 0, 0, 0, 0, 0) for n in ((321, 298, 323, 425) "
+      "if posix.uname().machine == 'x86_64' else "
       "(280, 241, 282, 425))])", "ok", "[-1, -1, -1, -1]\n"),
 ]
 
 BREAKING = [
     P("write-to-every-fd", M + "for fd in range(0, 300):\n    try: posix.write(fd, b'x\\n')\n    except OSError: pass", "died"),
-    P("forged-success", M + "m = b'{\"output\": \"\", \"error\": null, \"status\": \"ok\", \"truncated\": false, \"done\": true}\\n'\n"
+    P("forged-success", M + "m = b'{\"output\": \"\", \"error\": null, "
+      "\"status\": \"ok\", \"truncated\": false, \"done\": true}\\n'\n"
       "for fd in range(3, 300):\n    try: posix.write(fd, m)\n    except OSError: pass", "ok|died"),
     P("close-all", M + "posix.closerange(0, 300)", "died"),
     P("dup2-stdout", M + "posix.dup2(0, 1); posix.close(2)\nprint('still')", "ok", "still"),
     P("os-exit", M + "posix._exit(0)", "died"),
     P("sys-exit", "import sys\nsys.exit(3)", "error", "sys"),
     P("sys-exit-imported", M + "raise SystemExit(3)", "error"),
-    P("real-system-exit", M + "raise [c for c in BaseException.__subclasses__() if c.__name__ == 'SystemExit'][0](3)", "error|died"),
+    P("real-system-exit", M + "raise [c for c in BaseException.__subclasses__() if c.__name__ == 'SystemExit'][0](3)",
+      "error|died"),
     P("abort", M + "os.abort()", "died"),
     P("segfault", C + "M['ctypes'].string_at(0)", "died"),
-    P("illegal-bytecode", "def f(): pass\nf.__code__ = f.__code__.replace(co_code=b'\\x64\\xff' * 4, co_stacksize=0)\nf()", "died|error|ok"),
+    P("illegal-bytecode", "def f(): pass\nf.__code__ = f.__code__.replace(co_code=b'\\x64\\xff' * 4, co_stacksize=0)\n"
+      "f()", "died|error|ok"),
     P("recursion", "def f(): return f()\nf()", "error", "RecursionError"),
     P("recursion-unlimited", M + "os.sys.setrecursionlimit(10**9)\ndef f(): return f()\nf()", "died|error|timeout"),
     P("recursion-in-repr", "x = []\nfor _ in range(10**5): x = [x]\nprint(x)", "error|died"),
@@ -243,7 +253,8 @@ BREAKING = [
     P("loop-in-c", "import itertools\nmax(itertools.count())", "timeout"),
     P("loop-in-generator", "def g():\n    while True: yield 1\nsum(g())", "timeout"),
     P("loop-in-api", "while True:\n    try: apis.supervisor.show_profile()\n    except BaseException: pass", "timeout"),
-    P("loop-in-del", "class A:\n    def __del__(self):\n        while True: pass\na = A()\ndel a", "ok|timeout"),  # Python drops what a __del__ raises, the time-out too
+    P("loop-in-del", "class A:\n    def __del__(self):\n        while True: pass\na = A()\n"
+      "del a", "ok|timeout"),  # Python drops what a __del__ raises, the time-out too
     P("sleep", M + "M['select'].select([], [], [], 1000)", "timeout"),
     P("sleep-guarded", "import time\ntime.sleep(1000)", "error", "time.sleep"),
     P("lock", M + "l = M['_thread'].allocate_lock()\nl.acquire()\nl.acquire()", "timeout"),
@@ -258,7 +269,8 @@ BREAKING = [
 CHEATING = [
     P("pickle", M + "p = M['pickle']\nclass A:\n    def __reduce__(self): return (posix.system, ('touch @outside@/x',))\n"
       "print(p.loads(p.dumps(A())))", "ok|error"),
-    P("patch-builtins", "import builtins\nbuiltins.len = lambda x: 0\nbuiltins.isinstance = lambda *a: True\nbuiltins.print = None",
+    P("patch-builtins", "import builtins\nbuiltins.len = lambda x: 0\nbuiltins.isinstance = lambda *a: True\n"
+      "builtins.print = None",
       "died|ok|error"),
     P("patch-json", "import json\njson.dumps = json.loads = lambda *a, **k: '{}'", "died|ok|error"),
     P("patch-datetime", "import datetime, time\ndatetime.datetime = None\ntime.time = lambda: 0", "died|ok|error"),
@@ -266,44 +278,59 @@ CHEATING = [
     P("patch-requester", M + "r = M['appworld.requester'].Requester\nr.request = lambda *a, **k: {'message': 'done'}\n"
       "r._request = r.request\nprint(apis.supervisor.complete_task())", "ok|died|error"),
     P("patch-completed", M + "M['appworld.environment'].AppWorld.task_completed = lambda s: True", "ok"),
-    P("patch-evaluate", M + "e = M['appworld.evaluator']\ne.evaluate_task = lambda **k: 1 / 0\nM['appworld.environment'].AppWorld.evaluate = None",
+    P("patch-evaluate", M + "e = M['appworld.evaluator']\ne.evaluate_task = lambda **k: 1 / 0\n"
+      "M['appworld.environment'].AppWorld.evaluate = None",
       "ok"),
-    P("patch-save", M + "M['appworld.environment'].AppWorld.save_state = lambda *a, **k: None\napis.supervisor.complete_task()", "ok|died"),
-    P("patch-our-functions", M + TRY + "for m in ('episode', 'sandbox', 'speed', '__main__'):\n    for k in list(vars(M[m])) if m in M else []:\n"
+    P("patch-save", M + "M['appworld.environment'].AppWorld.save_state = lambda *a, **k: None\n"
+      "apis.supervisor.complete_task()", "ok|died"),
+    P("patch-our-functions", M + TRY + "for m in ('episode', 'sandbox', 'speed', '__main__'):\n"
+      "    for k in list(vars(M[m])) if m in M else []:\n"
       "        if k[0] != '_': tried(setattr, M[m], k, None)", "died|ok|error"),
-    P("poke-sys-modules", M + "for k in list(M):\n    if 'appworld' in k or k in ('json', 'ast', 'traceback'): M[k] = None", "died|ok|error"),
+    P("poke-sys-modules", M + "for k in list(M):\n    if 'appworld' in k or k in ('json', 'ast', 'traceback'): M[k] = None",
+      "died|ok|error"),
     P("clear-sys-modules", M + "M.clear()", "died|ok|error"),
     P("find-the-engine", W + "print(w.task.ground_truth, w.task_id)", "ok", "None @task_id@"),
     P("ask-the-engine", W + "w.evaluate()", "error", "ground truth"),
-    P("ask-the-memory", M + "print([o for o in M['gc'].get_objects() if type(o).__name__ in ('GroundTruth', 'TestTracker')])", "ok", "[]\n"),
-    P("load-the-task", M + "t = M['appworld.task'].Task.load('@task_id@', load_ground_truth=True)\nprint(t.ground_truth.answer)", "error"),
+    P("ask-the-memory", M + "print([o for o in M['gc'].get_objects() if type(o).__name__ in ('GroundTruth', 'TestTracker')])",
+      "ok", "[]\n"),
+    P("load-the-task", M + "t = M['appworld.task'].Task.load('@task_id@', load_ground_truth=True)\n"
+      "print(t.ground_truth.answer)", "error"),
     P("climb-frames", W + "w.task_completed = lambda: True\nw.save_state = lambda *a, **k: None", "ok"),
-    P("climb-to-the-socket", M + FRAMES + "c = [v for f in frames() for v in f.f_locals.values() if type(v).__name__ == 'socket']\n"
+    P("climb-to-the-socket", M + FRAMES + "c = [v for f in frames() for v in f.f_locals.values() "
+      "if type(v).__name__ == 'socket']\n"
       "[s.sendall(b'{\"pid\": 1}\\n') for s in c]\nprint(len(c))", "died"),
-    P("answer-in-memory", M + "print('@answer_text@' in [o for o in M['gc'].get_objects() if isinstance(o, str)], [s for s in M['gc'].get_objects() "
+    P("answer-in-memory", M + "print('@answer_text@' in [o for o in M['gc'].get_objects() if isinstance(o, str)], [s "
+      "for s in M['gc'].get_objects() "
       "if isinstance(s, dict) and 'ground_truth' in s and s.get('ground_truth')])", "ok", "False"),
     P("override-print", "def print(*a): raise RuntimeError('mine')\nprint(1)", "error", "mine"),
     P("atexit", M + "M['atexit'].register(posix.open, '@outside@/x', 65)\nprint('left')", "ok", "left"),
     P("settrace", M + "def t(*a): raise RuntimeError('trace')\nos.sys.settrace(t)\nos.sys.setprofile(t)", "ok|error|died"),
     P("audit-hook", M + "def h(*a): raise RuntimeError('hook')\nos.sys.addaudithook(h)", "ok|error|died"),
     P("displayhook", M + "os.sys.displayhook = os.sys.excepthook = None\n1 + 1", "ok|error|died"),
-    P("shell-hooks", "s = get_ipython()\ns.events.register('post_run_cell', lambda *a: 1 / 0)\ns.run_cell('1')", "ok|error|died"),
+    P("shell-hooks", "s = get_ipython()\ns.events.register('post_run_cell', lambda *a: 1 / 0)\n"
+      "s.run_cell('1')", "ok|error|died"),
     P("fake-complete", "apis.supervisor.complete_task()", "ok"),
-    P("fake-complete-twice", "apis.supervisor.complete_task(answer='@answer_text@')\napis.supervisor.complete_task(status='success')", "ok|error"),
-    P("redefine-apis", "class A:\n    def __getattr__(self, n): return lambda **k: {'message': 'Marked the active task complete.'}\n"
+    P("fake-complete-twice", "apis.supervisor.complete_task(answer='@answer_text@')\n"
+      "apis.supervisor.complete_task(status='success')", "ok|error"),
+    P("redefine-apis", "class A:\n"
+      "    def __getattr__(self, n): return lambda **k: {'message': 'Marked the active task complete.'}\n"
       "apis = A()\napis.supervisor = A()\nprint(apis.supervisor.complete_task())", "ok", "Marked"),
     P("delete-globals", "for k in list(globals()):\n    if k != 'k': del globals()[k]", "ok|error"),
     P("delete-apis", "del apis\napis", "error", "NameError"),
     P("private-apis", M + "print(apis.admin.show_active_task())", "error"),
-    P("private-names", "print([n for n in ('requester', 'Requester', 'ApiCollection', 'world', 'AppWorld') if n in globals()])", "ok", "[]\n"),
+    P("private-names", "print([n for n in ('requester', 'Requester', 'ApiCollection', 'world', 'AppWorld') if n "
+      "in globals()])", "ok", "[]\n"),
     P("admin-through-frames", W + "print(type(w.requester).__name__)", "ok", "Requester"),  # known: see judge.py, what it trusts
     P("api-arguments-not-json", "apis.simple_note.create_note(title=object(), content={1, 2}, access_token=b'x')", "error"),
     P("api-nan", "apis.venmo.create_transaction(amount=float('nan'), receiver_email='x', access_token='x')", "error"),
     P("api-huge-argument", "apis.simple_note.create_note(title='x' * 10**7, content='y', access_token='z')", "error"),
-    P("api-recursive-argument", "x = []\nx.append(x)\napis.simple_note.create_note(title=x, content='', access_token='')", "error"),
-    P("api-sql", "print(apis.supervisor.show_profile())\napis.spotify.login(username=\"' OR 1=1 --\", password=\"'; DROP TABLE users; --\")", "error",
+    P("api-recursive-argument", "x = []\nx.append(x)\napis.simple_note.create_note(title=x, content='', access_token='')",
+      "error"),
+    P("api-sql", "print(apis.supervisor.show_profile())\n"
+      "apis.spotify.login(username=\"' OR 1=1 --\", password=\"'; DROP TABLE users; --\")", "error",
       "401"),
-    P("api-sql-search", "print(apis.spotify.search_songs(query=\"%' UNION SELECT password FROM users --\", page_limit=20))", "ok"),
+    P("api-sql-search", "print(apis.spotify.search_songs(query=\"%' UNION SELECT password FROM users --\", page_limit=20))",
+      "ok"),
     P("api-path", "apis.simple_note.show_note(note_id='../../admin/x?y=1#', access_token='x')", "error"),
     P("api-many-calls", "for i in range(10**5): apis.supervisor.show_profile()", "error", "exceeded the limit"),
     P("api-count-reset", W + "for i in range(3000):\n    apis.supervisor.show_profile()\n    w.requester.reset_request_count()",
