@@ -225,7 +225,8 @@ class EvalConfig(AgentConfig):
     ngram: Positive = 2                 # words
     threshold: Share | None = None      # least similarity of an earlier task; None: the method's own
     together: Positive = 1              # tasks of the stream played at once, before their skills are stored
-    trained: dict[str, int | float | str | bool] = {}      # parameters that tell the training run from others of the method
+    trainer: Literal["03_train", "05_train_other"] = "03_train"   # notebook that trained the policy ...
+    trained: dict[str, int | float | str | bool] = {}      # ... and parameters that tell its run from others of the method
 
     @property
     def with_skills(self) -> bool:
@@ -239,11 +240,12 @@ class EvalConfig(AgentConfig):
 
 
 class FiguresConfig(RunConfig):
-    """90_figures: which seeds the tables and figures hold."""
+    """90_figures and the ablations: which seeds the tables and figures hold."""
 
     section: ClassVar[str] = "figures"
     seeds: typing.Annotated[list[Seed], Field(min_length=1)] = [0]
     publish: bool = True                # write to figures/; else to the run's own results
+    missing: dict[str, str] = {}        # runs that an ablation should have had, and why they are not there
 
 
 class TourConfig(RunConfig):

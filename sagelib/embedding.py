@@ -32,10 +32,10 @@ class Embedder:
     """`encode` of texts, each computed once. Mean of the last layer over the text's tokens, divided by its length."""
 
     def __init__(self) -> None:
+        directory = model_directory()
         import torch
         from transformers import AutoModel, PreTrainedTokenizerFast
 
-        directory = model_directory()
         self.tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
         self.model = AutoModel.from_pretrained(directory, dtype=torch.float32, local_files_only=True).eval()
         self.cache: dict[str, np.ndarray] = {}
