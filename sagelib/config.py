@@ -153,6 +153,7 @@ class AgentConfig(RunConfig):
     temperature: typing.Annotated[float, Field(ge=0)] = 1.0
     step_seconds: Rate = 5.0            # limit of one block of agent code
     parallel: Positive = 2              # engine steps at once
+    detector: Literal["strict", "name_match"] = "strict"   # what counts as using a skill: a call, or a mention (the paper's)
 
 
 class TrainConfig(AgentConfig):
@@ -163,6 +164,8 @@ class TrainConfig(AgentConfig):
     credit: Literal["skill_integrated", "outcome", "chain"] = "skill_integrated"
     skills: bool = True
     chain_length: typing.Annotated[int, Field(ge=1, le=3)] = 2
+    chains: Literal["scenario", "similar"] = "scenario"   # similar: no labels, by the instructions' embeddings
+    init: Literal["sft", "base"] = "sft"                  # the policy of 02_sft from which training starts
     group_size: typing.Annotated[int, Field(ge=2)] = 8
     episodes_per_step: Positive = 64    # = chains * chain_length * group_size; equal for all methods
     steps: Positive = 30
@@ -194,6 +197,8 @@ class TrainConfig(AgentConfig):
             raise ValueError("credit 'skill_integrated' rewards skills, but skills = False; use credit = 'outcome'")
         if self.temperature == 0:
             raise ValueError("temperature 0 samples the same rollout every time; training needs > 0")
+        if self.chains == "similar" and self.chain_length == 1:
+            raise ValueError("chains = 'similar' joins tasks of like instructions, but chain_length = 1; use chain_length = 2")
         per_chain = self.chain_length * self.group_size
         if self.episodes_per_step % per_chain:
             raise ValueError(f"episodes_per_step = {self.episodes_per_step} is not a multiple of "
@@ -212,18 +217,35 @@ class EvalConfig(AgentConfig):
     splits: list[Literal["dev", "test_normal", "test_challenge"]] = ["test_normal", "test_challenge"]
     skills: bool | None = None          # None: as the method was trained (base and sft_grpo without, sft and sage with)
     scenarios: Positive | None = None   # so many of each split, spread over it; None: all
+    protocol: Literal["scenario", "stream"] = "scenario"   # a library per scenario, or one over a shuffled stream of tasks
+    retrieval: Literal["same_scenario", "query_ngram", "query_embedding", "skill_embedding", "bm25", "random", "all",
+                       "none"] = "same_scenario"           # see retrieval.py; of protocol "stream"
+    top_k: Positive = 6                 # most skills shown, with those that they call; of protocol "stream"
+    groups: Positive = 2                # earlier tasks whose skills query_* may show
+    ngram: Positive = 2                 # words
+    threshold: Share | None = None      # least similarity of an earlier task; None: the method's own
+    together: Positive = 1              # tasks of the stream played at once, before their skills are stored
+    trainer: Literal["03_train", "05_train_other"] = "03_train"   # notebook that trained the policy ...
+    trained: dict[str, int | float | str | bool] = {}      # ... and parameters that tell its run from others of the method
 
     @property
     def with_skills(self) -> bool:
         return self.skills if self.skills is not None else self.method in ("sft", "sage")
 
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.protocol == "scenario" and self.retrieval != "same_scenario":
+            raise ValueError(f"retrieval = {self.retrieval!r} chooses from a library of many scenarios; use protocol = 'stream'")
+        return self
+
 
 class FiguresConfig(RunConfig):
-    """90_figures: which seeds the tables and figures hold."""
+    """90_figures and the ablations: which seeds the tables and figures hold."""
 
     section: ClassVar[str] = "figures"
     seeds: typing.Annotated[list[Seed], Field(min_length=1)] = [0]
     publish: bool = True                # write to figures/; else to the run's own results
+    missing: dict[str, str] = {}        # runs that an ablation should have had, and why they are not there
 
 
 class TourConfig(RunConfig):

@@ -5,8 +5,11 @@ from __future__ import annotations
 import difflib
 import json
 import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from sagelib.runs import ROOT
 from sagelib.types import Chain
@@ -51,6 +54,12 @@ def load_expert(world_dir: Path, task_id: str) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
+def load_instructions(world: str, task_ids: Sequence[str]) -> dict[str, str]:
+    """task id -> the instruction that the agent reads."""
+    tasks = world_dir(world) / "agent" / "data" / "tasks"
+    return {task_id: json.loads((tasks / task_id / "specs.json").read_text())["instruction"] for task_id in task_ids}
+
+
 def load_pairs(world: str) -> list[dict[str, Any]]:
     """Short instruction -> code pairs, {"app", "kind", "text", "code"}."""
     return [json.loads(line) for line in (world_dir(world) / "pairs.jsonl").read_text().splitlines()]
@@ -66,4 +75,34 @@ def training_chains(scenarios: list[Chain], length: int, count: int, seed: int) 
     while len(chains) < count:
         for scenario in rng.sample(scenarios, len(scenarios)):
             chains.append(Chain(scenario.scenario_id, tuple(rng.sample(scenario.task_ids, length))))
+    return chains[:count]
+
+
+def similar_chains(
+    instructions: dict[str, str],
+    encode: Callable[[Sequence[str]], np.ndarray],
+    length: int,
+    count: int,
+    seed: int,
+    neighbours: int = 2,
+) -> list[Chain]:
+    """``count`` chains of tasks with like instructions, whatever their scenarios: what `training_chains` does, unlabelled.
+
+    Each task in shuffled epochs, with ``length`` - 1 of its nearest ``neighbours`` (at least so many) by the product of
+    ``encode``'s rows, in random order. The default leaves a choice of two, as the other two tasks of a scenario do.
+    SAGE's chains without labels pair neighbours by all-MiniLM-L6-v2 embeddings of the instructions.
+    """
+    task_ids = sorted(instructions)
+    if length < 2 or length > len(task_ids):
+        raise ValueError(f"chain length {length}: similar tasks are joined from 2 up to the {len(task_ids)} tasks there are")
+    vectors_ND = encode([instructions[task_id] for task_id in task_ids])
+    likeness_NN = vectors_ND @ vectors_ND.T
+    np.fill_diagonal(likeness_NN, -np.inf)  # no task is its own neighbour
+    nearest_NK = np.argsort(-likeness_NN, axis=1, kind="stable")[:, : max(neighbours, length - 1)]
+    rng, chains = random.Random(seed), []
+    while len(chains) < count:
+        for i in rng.sample(range(len(task_ids)), len(task_ids)):
+            members = [i, *rng.sample(nearest_NK[i].tolist(), length - 1)]
+            picked = [task_ids[j] for j in rng.sample(members, length)]
+            chains.append(Chain(picked[0].rsplit("_", 1)[0], tuple(picked)))
     return chains[:count]

@@ -23,7 +23,11 @@ from sagelib.types import Chain, ChainRun, StopReason
 def settings(cfg: AgentConfig, skills: bool) -> RolloutSettings:
     """The limits of an episode, from a notebook's configuration."""
     return RolloutSettings(
-        skills=skills, max_turns=cfg.max_turns, max_tokens_per_turn=cfg.max_tokens_per_turn, max_context=cfg.max_context
+        skills=skills,
+        max_turns=cfg.max_turns,
+        max_tokens_per_turn=cfg.max_tokens_per_turn,
+        max_context=cfg.max_context,
+        detector=cfg.detector,
     )
 
 

@@ -43,6 +43,7 @@ class RolloutSettings:
     max_context: int = 1600
     observation_chars: int = prompts.MAX_OBSERVATION
     rules: str = ""
+    detector: str = "strict"  # what counts as using a stored skill, see skills.DETECTORS
 
 
 def rollout(
@@ -199,7 +200,7 @@ def _record_result(
         return
     # A name bound by an earlier block of this task is no longer the stored skill, even if that block failed afterwards.
     redefined = set().union(*(skills.bound_names(earlier.code) for earlier in episode.turns[:-1]))
-    used = skills.called_skills(turn.code, set(shown) - redefined)
+    used = skills.DETECTORS[settings.detector](turn.code, set(shown) - redefined)
     episode.skills_called = tuple(dict.fromkeys([*episode.skills_called, *sorted(used)]))
     episode.skills_made = tuple(dict.fromkeys([*episode.skills_made, *library.save(turn.code)]))
 

@@ -92,6 +92,17 @@ def called_skills(code: str, stored: set[str]) -> set[str]:
     return (calls & stored) - bound_names(code)
 
 
+def named_skills(code: str, stored: set[str]) -> set[str]:
+    """Stored skills whose name stands anywhere in the text of the block, and that the block does not bind itself.
+
+    SAGE's own detector, as reviews of its code describe it: a mention in a comment or a string counts as use.
+    """
+    return (set(re.findall(r"\w+", code)) & stored) - bound_names(code)
+
+
+DETECTORS = {"strict": called_skills, "name_match": named_skills}
+
+
 class SkillLibrary:
     """Skills of one copy of a chain: name -> source, in order of first definition (a caller follows its callees)."""
 

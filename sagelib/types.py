@@ -33,7 +33,7 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True)
 class Chain:
-    """K task ids of one scenario, in playing order."""
+    """K task ids in playing order, of one scenario; chains without labels carry the scenario of their first task."""
 
     scenario_id: str
     task_ids: tuple[str, ...]
@@ -99,7 +99,7 @@ class Episode:
     skills_shown: tuple[str, ...] = ()  # loaded into the shell and visible in the prompt
     skills_dropped: tuple[str, ...] = ()  # stored, but failed to load in this task's world
     skills_made: tuple[str, ...] = ()  # saved in this task (new or overwritten)
-    skills_called: tuple[str, ...] = ()  # stored skills that a clean block of this task calls (by its syntax tree)
+    skills_called: tuple[str, ...] = ()  # stored skills that a clean block of this task calls (see skills.DETECTORS)
 
     @property
     def steps(self) -> int:

@@ -110,6 +110,20 @@ def test_the_baseline_is_the_same_trainer_without_skills():
         TrainConfig.from_parameters("laptop", method="sage", skills=False)
 
 
+def test_ablations_leave_the_defaults_alone_and_name_what_does_not_fit():
+    train, evaluation = TrainConfig.from_parameters("laptop", method="sage"), EvalConfig.from_parameters("laptop", method="sage")
+    assert (train.init, train.chains, train.detector) == ("sft", "scenario", "strict")
+    assert (evaluation.protocol, evaluation.retrieval, evaluation.detector, evaluation.trained) == (
+        "scenario", "same_scenario", "strict", {})
+    with pytest.raises(ConfigError, match="retrieval = 'bm25' chooses.*use protocol = 'stream'"):
+        EvalConfig.from_parameters("laptop", method="sage", retrieval="bm25")
+    assert EvalConfig.from_parameters("laptop", method="sage", retrieval="bm25", protocol="stream").top_k == 6
+    with pytest.raises(ConfigError, match="retrieval = 'bm52'.*did you mean 'bm25'"):
+        EvalConfig.from_parameters("laptop", method="sage", retrieval="bm52", protocol="stream")
+    with pytest.raises(ConfigError, match="chains = 'similar'.*use chain_length = 2"):
+        TrainConfig.from_parameters("laptop", method="sft_grpo", chains="similar")
+
+
 def test_profiles_and_worlds_agree():
     assert set(PROFILE_WORLD) == set(PROFILES) and set(PROFILE_WORLD.values()) <= set(WORLDS)
     assert set(get_args(TrainConfig.model_fields["profile"].annotation)) == set(PROFILES)

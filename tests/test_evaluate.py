@@ -143,6 +143,27 @@ def test_training_chains_are_ordered_draws_of_one_scenario():
         datasets.training_chains(scenarios, 4, 1, seed=0)
 
 
+def test_similar_chains_join_neighbours_whatever_their_scenario():
+    """Tasks on a line, 0 1 2 . 10 11 12: neighbours are known, scenarios (s0: 0 and 10) are of no account."""
+    places = {"s0_1": 0.0, "s1_1": 0.01, "s2_1": 0.02, "s0_2": 1.0, "s1_2": 1.01, "s2_2": 1.02}
+
+    def encode(texts):
+        angle = np.array([places[t] for t in texts])
+        return np.stack([np.cos(angle), np.sin(angle)], axis=1)
+
+    instructions = {task_id: task_id for task_id in places}
+    chains = datasets.similar_chains(instructions, encode, 2, 60, seed=1)
+    assert len(chains) == 60 and chains == datasets.similar_chains(instructions, encode, 2, 60, seed=1)
+    pairs = {frozenset(c.task_ids) for c in chains}
+    assert pairs == {frozenset({f"s{a}_{k}", f"s{b}_{k}"}) for k in (1, 2) for a, b in ((0, 1), (1, 2), (0, 2))}
+    assert all(c.scenario_id == c.task_ids[0][:2] for c in chains)
+    three = datasets.similar_chains(instructions, encode, 3, 6, seed=1)
+    assert {frozenset(c.task_ids) for c in three} == {frozenset(k for k in places if k.endswith(e)) for e in ("_1", "_2")}
+    assert {frozenset(c.task_ids) for c in datasets.similar_chains(instructions, encode, 2, 60, 1, neighbours=1)} < pairs
+    with pytest.raises(ValueError, match="chain length 7.*from 2 up to the 6 tasks"):
+        datasets.similar_chains(instructions, encode, 7, 1, seed=0)
+
+
 def test_missing_world_names_the_command():
     with pytest.raises(FileNotFoundError, match="./workbench setup"):
         datasets.world_dir("nowhere")

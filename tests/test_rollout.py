@@ -198,6 +198,14 @@ def test_a_skill_redefined_earlier_in_the_task_is_not_used(first, used):
     assert runs[0].episodes[0].skills_called == used
 
 
+def test_the_paper_s_detector_takes_a_mention_for_use():
+    script = {(0, 0): [reply("one", "# add\nx = 1"), DONE]}
+    for detector, used in (("strict", ()), ("name_match", ("add",))):
+        loose = RolloutSettings(max_turns=4, max_tokens_per_turn=400, max_context=4000, detector=detector)
+        runs, _, _ = play(script, settings=loose, libraries=[SkillLibrary({"add": ADD.strip()})])
+        assert runs[0].episodes[0].skills_called == used
+
+
 def test_a_call_in_a_block_that_failed_is_not_use():
     script = {(0, 0): [reply("one", "add('a')\nboom"), DONE]}
     runs, _, _ = play(script, libraries=[SkillLibrary({"add": ADD.strip()})])

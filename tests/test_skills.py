@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sagelib import skills
 from sagelib.prompts import reply
-from sagelib.skills import SkillLibrary, bound_names, called_skills, extract_code, parse_skills
+from sagelib.skills import SkillLibrary, bound_names, called_skills, extract_code, named_skills, parse_skills
 
 STORED = {"login", "pages"}
 
@@ -172,3 +172,24 @@ def test_snapshots_are_copies():
     snapshot = library.snapshot()
     library.save("def c():\n    pass")
     assert snapshot == {"a": "A", "b": "B"} and len(library) == 3
+
+
+# ---- named_skills, the looser detector
+
+@pytest.mark.parametrize("code, used", [
+    ("login('x')", {"login"}),
+    ("# login and pages", {"login", "pages"}),                             # a mention is enough
+    ("print('login()')\nx.pages()", {"login", "pages"}),
+    ("def login(app):\n    return 1\nlogin('x')", set()),                    # redefined
+    ("login_again()", set()),                                              # part of a longer name
+    ("x = ", set()),
+])
+def test_named_skills(code, used):
+    assert named_skills(code, STORED) == used
+
+
+@given(st.text(max_size=80))
+@settings(max_examples=200, deadline=None)
+def test_every_call_is_a_mention(text):
+    for code in (text, "login()\n" + text):
+        assert called_skills(code, STORED) <= named_skills(code, STORED) <= STORED
