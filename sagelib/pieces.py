@@ -62,10 +62,10 @@ class Pieces:
         return texts
 
     def encode(self, segment: dict[str, Any]) -> dict[str, Any]:
-        """prompt (text), piece (indices into `texts`), own (lengths of runs: world's, policy's, world's, ...), p (% per own token)."""
+        """prompt (text), piece (indices into `texts`), own (run lengths: world's, policy's, world's, ...), p (% per own token)."""
         ids, own = segment["completion_ids"], segment["own_mask_T"]
         if not len(ids) == len(own) == len(segment["logprobs_T"]):
-            raise ValueError(f"a segment has {len(ids)} ids, {len(own)} mask values and {len(segment['logprobs_T'])} log-probabilities")
+            raise ValueError(f"a segment has {len(ids)} ids, {len(own)} mask values, {len(segment['logprobs_T'])} log-probabilities")
         runs, value = [0], 0
         for mask in own:
             if mask != value:

@@ -83,7 +83,7 @@ def credit_of(records: Sequence[Record]) -> str | None:
 
 
 def _equal(a: Sequence[float | None], b: Sequence[float | None]) -> bool:
-    return len(a) == len(b) and all((x is None) == (y is None) and (x is None or abs(x - y) < 1e-9) for x, y in zip(a, b, strict=True))
+    return len(a) == len(b) and all(x == y or (None not in (x, y) and abs(x - y) < 1e-9) for x, y in zip(a, b, strict=True))
 
 
 def parts(record: Record, name: str | None) -> list[dict[str, float | None]]:
@@ -98,8 +98,9 @@ def parts(record: Record, name: str | None) -> list[dict[str, float | None]]:
     for k, r in enumerate(r_K):
         penalised = record["episodes"][k]["stop"] == "no_code"
         bonus = {"generation": generation[k], "usage": usage[k], "chain": chain[k]}
-        rows.append({"outcome": None if r is None else 0.0 if penalised else r, "penalty": r if penalised else None if r is None else 0.0,
-                     **{key: None if r is None else value - r for key, value in bonus.items()}})
+        row = {"outcome": 0.0 if penalised else r, "penalty": r if penalised else 0.0}
+        row |= {key: value if r is None else value - r for key, value in bonus.items()}
+        rows.append(dict.fromkeys(row) if r is None else row)
     return rows
 
 
@@ -123,7 +124,9 @@ def number(value: Any) -> float | int | None:
     return value
 
 
-def rows_of(record: Record, advantages_K: Sequence[float | None], credit_name: str | None, families: dict[str, str]) -> list[list]:
+def rows_of(
+    record: Record, advantages_K: Sequence[float | None], credit_name: str | None, families: dict[str, str]
+) -> list[list]:
     """One row of `COLUMNS` for each task of the chain."""
     rows = []
     returns_K = record.get("returns") or [None] * len(record["episodes"])
@@ -146,8 +149,7 @@ def calls(episode: dict[str, Any]) -> list[list[list]]:
     for turn in episode["turns"]:
         code = turn["code"] or ""
         names = skills.called_skills(code, set(episode["skills_shown"]) - redefined)
-        broken = turn["error"] is not None or (turn is episode["turns"][-1] and episode["stop"] in ("timeout", "died", "env_failure"))
-        found.append([[name, line, not broken] for name, line in skill_lines(code, names)])
+        found.append([[name, line, turn["error"] is None] for name, line in skill_lines(code, names)])
         redefined |= skills.bound_names(code)
     return found
 
@@ -183,8 +185,9 @@ def library_diff(before: dict[str, str], after: dict[str, str]) -> list[list]:
 def detail(record: Record, k: int, tokens: dict[str, Any]) -> dict[str, Any]:
     """All of one episode that the viewer shows; `tokens` is `tokens.encode` of its segment."""
     e, before = record["episodes"][k], library_before(record, k)
-    turns = [{"text": t["text"], "code": t["code"], "observation": t["observation"], "error": t["error"], "finish": t["finish"],
-              "seconds": number(t["seconds"]), "trained": t["trained"], "calls": c} for t, c in zip(e["turns"], calls(e), strict=True)]
+    kept = ("text", "code", "observation", "error", "finish", "trained")
+    turns = [{**{name: turn[name] for name in kept}, "seconds": number(turn["seconds"]), "calls": called}
+             for turn, called in zip(e["turns"], calls(e), strict=True)]
     return {"instruction": e["instruction"], "turns": turns, "failures": e["failures"], "shown": e["skills_shown"],
             "dropped": e["skills_dropped"], "before": before, "after": record["libraries"][k],
             "diff": library_diff(before, record["libraries"][k]), **tokens}

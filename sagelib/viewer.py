@@ -144,7 +144,7 @@ def write(path: Path | str, *sources: Any) -> Path:
 
 def show(*sources: Any, height: int = 800) -> Any:
     """The page for a notebook's output cell: in a sandboxed frame, so that it cannot reach the notebook around it."""
-    from IPython.display import HTML   # here: the command line needs no IPython
+    from IPython.display import HTML  # here: the command line needs no IPython
     frame = html.escape(page(*sources), quote=True)
     style = f"width:100%;height:{int(height)}px;border:1px solid #ccc"
     return HTML(f'<div><iframe sandbox="allow-scripts" style="{style}" srcdoc="{frame}"></iframe></div>')
