@@ -22,7 +22,7 @@ def model_card(run: Path | str) -> str:
     seen = _seen(record)
     method = seen.get("method", "sft")
     lines = [f"# Policy {record['run_id']} ({method})", *_state(record), "",
-             "Trained by this workbench on a generated world. The scores are of that world: they are not AppWorld scores.", "",
+             "Trained by this workbench on a generated world. The scores are of that world, not AppWorld scores.", "",
              "## Training", *_table(seen), "", "## Where it comes from", *_origin(record), "",
              "## Results of the training run", *_results(record), "",
              "## Evaluation on held-out scenarios"]
@@ -43,7 +43,7 @@ def dataset_card(run: Path | str) -> str:
     directory = Path(record["directory"])
     files = sorted([*directory.glob("demos.jsonl"), *directory.glob("episodes*.jsonl"), *directory.glob("episodes.csv")])
     lines = [f"# Data of run {record['run_id']} ({record['notebook']})", *_state(record), "",
-             "Generated: people, accounts, tasks and texts come from this workbench's world generator; no person in it is real.",
+             "Generated: people, accounts, tasks and texts come from this workbench's world generator; nobody in it is real.",
              "",
              "## Files", "| file | lines | bytes | sha256 |", "| --- | --- | --- | --- |"]
     for file in files:

@@ -62,10 +62,11 @@ class Pieces:
         return texts
 
     def encode(self, segment: dict[str, Any]) -> dict[str, Any]:
-        """prompt (text), piece (indices into `texts`), own (run lengths: world's, policy's, world's, ...), p (% per own token)."""
+        """prompt (text), piece (indices into `texts`), own (run lengths: world, policy, world, ...), p (% per own token)."""
         ids, own = segment["completion_ids"], segment["own_mask_T"]
         if not len(ids) == len(own) == len(segment["logprobs_T"]):
-            raise ValueError(f"a segment has {len(ids)} ids, {len(own)} mask values, {len(segment['logprobs_T'])} log-probabilities")
+            lengths = len(ids), len(own), len(segment["logprobs_T"])
+            raise ValueError(f"ids, mask and log-probabilities of a segment have lengths {lengths}; they must be equal")
         runs, value = [0], 0
         for mask in own:
             if mask != value:

@@ -1,6 +1,6 @@
 "use strict";
 // One Pane per run. Text from the data only ever becomes text nodes (el() below): nothing here builds markup from strings.
-const ROW = 22, WIDTH = {step: 45, family: 130, scenario: 90, task: 100, position: 40, copy: 40, stop: 95, called: 160, made: 120};
+const ROW = 22, WIDTH = {step: 44, family: 150, scenario: 80, task: 90, position: 40, copy: 46, solved: 52, r: 46, R: 46, stop: 95, called: 160, made: 160};
 const HEAD = {position: "pos", generation: "gen", A: "adv"};
 const BLANK = "\u2013";
 
@@ -44,9 +44,10 @@ function compile(text, columns) {
 class Pane {
   constructor(run, number, app) {
     Object.assign(this, {run, number, app, order: null, sort: null, down: false, open: null, cache: new Map()});
-    this.columns = run.columns.filter(name => run.rows.some(r => r[run.columns.indexOf(name) + 3] !== null
-      && r[run.columns.indexOf(name) + 3] !== ""));   // a column without any value is left out
-    this.at = Object.fromEntries(run.columns.map((name, i) => [name, i + 3]));
+    this.at = Object.fromEntries(run.columns.map((name, i) => [name, i + 3]));   // a row begins with part, chain, position
+    const parts = ["generation", "usage", "chain", "penalty"];
+    this.columns = run.columns.filter(name => this.column(name).some(v => v !== null && v !== "" && !(v === 0 && parts.includes(name))));
+    this.numeric = new Set(run.columns.filter(name => this.column(name).some(v => typeof v === "number")));
     this.maxA = Math.max(1e-9, ...this.column("A").map(v => Math.abs(v || 0)).filter(Number.isFinite));
     this.count = el("p", "note");
     this.body = el("div");
@@ -94,12 +95,11 @@ class Pane {
     this.draw();
   }
   header() {
-    const grid = this.columns.map(n => (WIDTH[n] || 62) + "px").join(" ");
-    this.grid = grid;
-    this.heads.style.gridTemplateColumns = grid;
+    this.grid = this.columns.map(n => (WIDTH[n] || 62) + "px").join(" ");
+    this.heads.style.gridTemplateColumns = this.grid;
     this.heads.replaceChildren(...this.columns.map(name => {
       const mark = name === this.sort ? (this.down ? " \u25bc" : " \u25b2") : "";
-      const cell = el("span", "", (HEAD[name] || name) + mark);
+      const cell = el("span", this.numeric.has(name) ? "num" : "", (HEAD[name] || name) + mark);
       cell.title = "sort by " + name;
       cell.onclick = () => {
         this.down = this.sort === name ? !this.down : false;
@@ -116,7 +116,7 @@ class Pane {
       node.style.top = (first + i + 1) * ROW + "px";
       node.style.gridTemplateColumns = this.grid;
       node.append(...this.columns.map(name => {
-        const v = this.value(row, name), cell = el("span", name + (typeof v === "number" ? " num" : ""), shown(v));
+        const v = this.value(row, name), cell = el("span", name + (this.numeric.has(name) ? " num" : ""), shown(v));
         if (name === "A" && v) cell.style.background = this.colour(v);
         if (typeof v === "string" && v.length > 12) cell.title = v;
         return cell;

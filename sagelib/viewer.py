@@ -46,16 +46,23 @@ def find(source: Any) -> Source:
     path = Path(getattr(source, "dir", source))
     if path.suffix == ".jsonl":
         return Source(path.name, [_existing(path)])
-    if not path.is_dir():
-        found = [r for r in list_runs() if r["run_id"].startswith(str(source)) or Path(r["directory"]).name == str(source)]
-        if len(found) != 1:
-            what = "fits no recorded run" if not found else f"fits {len(found)} runs"
-            raise RunError(f"{source!r} {what} and is no directory or episodes file. Fix: take an id from ./workbench runs")
-        path = Path(found[0]["directory"])
+    path = run_directory(source)
     files = sorted(path.glob("episodes*.jsonl"))
     if not files:
         raise RunError(f"{path} has no episodes*.jsonl. Fix: name a run of 03_train or 04_evaluate (./workbench runs lists them)")
     return Source(path.name, files, path, read_json(path / "config.json") or {})
+
+
+def run_directory(source: Any) -> Path:
+    """The directory of a `runs.Run`, a directory, a run's folder name, or (the start of) its id."""
+    path = Path(getattr(source, "dir", source))
+    if path.is_dir():
+        return path
+    found = [r for r in list_runs() if r["run_id"].startswith(str(source)) or Path(r["directory"]).name == str(source)]
+    if len(found) != 1:
+        what = "fits no recorded run" if not found else f"fits {len(found)} runs"
+        raise RunError(f"{str(source)!r} {what} and is no directory or episodes file. Fix: take an id from ./workbench runs")
+    return Path(found[0]["directory"])
 
 
 def _existing(path: Path) -> Path:
