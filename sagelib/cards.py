@@ -22,9 +22,9 @@ def model_card(run: Path | str) -> str:
     seen = _seen(record)
     method = seen.get("method", "sft")
     lines = [f"# Policy {record['run_id']} ({method})", *_state(record), "",
-             "Trained by this workbench on a generated world. The scores are of that world, not AppWorld scores.", "",
+             "Trained by this workbench on a generated world. The scores are that world's, not AppWorld's.", "",
              "## Training", *_table(seen), "", "## Where it comes from", *_origin(record), "",
-             "## Results of the training run", *_results(record), "",
+             "## Results of the training", *_results(record), "",
              "## Evaluation on held-out scenarios"]
     rows = [row for r in _evaluations(record) for row in (read_json(Path(r["directory"]) / "results.json") or {}).get("table", [])]
     if not rows:

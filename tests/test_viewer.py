@@ -199,7 +199,7 @@ def dom(path, place="", tmp=None):
     return subprocess.run(command, capture_output=True, text=True, timeout=250, check=True).stdout
 
 
-needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (Debian's package chromium): no browser opened the page")
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (Debian: chromium): no browser opened the page")
 
 
 @needs_browser
