@@ -26,7 +26,8 @@ def model_card(run: Path | str) -> str:
              "## Training", *_table(seen), "", "## Where it comes from", *_origin(record), "",
              "## Results of the training", *_results(record), "",
              "## Evaluation on held-out scenarios"]
-    rows = [row for r in _evaluations(record) for row in (read_json(Path(r["directory"]) / "results.json") or {}).get("table", [])]
+    tables = [read_json(Path(r["directory"]) / "results.json") or {} for r in _evaluations(record)]
+    rows = [row for table in tables for row in table.get("table", [])]
     if not rows:
         lines.append("Not evaluated: no finished run of 04_evaluate has this run as its input.")
     else:
@@ -57,8 +58,8 @@ def dataset_card(run: Path | str) -> str:
               "that was sampled (`play.chain_record`); a row of episodes.csv is one task.", "",
               "## How it was made", *_table(_seen(record)), "", "## Where it comes from", *_origin(record), "",
               "## Results of the run", *_results(record), "",
-              "## Licence", "The apps and their data are AppWorld's (Apache-2.0, to be redistributed in encrypted form only): keep "
-              "files with content of the world unpublished, or publish them as AppWorld's licence asks."]
+              "## Licence", "The apps and their data are AppWorld's (Apache-2.0, to be redistributed in encrypted form only): "
+              "keep files with content of the world unpublished, or publish them as AppWorld's licence asks."]
     return "\n".join(lines) + "\n"
 
 

@@ -1,6 +1,6 @@
 "use strict";
 // One Pane per run. Text from the data only ever becomes text nodes (el() below): nothing here builds markup from strings.
-const ROW = 22, WIDTH = {step: 44, family: 150, scenario: 80, task: 90, position: 40, copy: 46, solved: 52, r: 46, R: 46, stop: 95, called: 160, made: 160};
+const ROW = 22, WIDTH = {step: 44, family: 150, scenario: 80, task: 90, position: 40, copy: 46, solved: 60, outcome: 72, penalty: 70, generation: 46, r: 46, R: 46, stop: 95, called: 160, made: 160};
 const HEAD = {position: "pos", generation: "gen", A: "adv"};
 const BLANK = "\u2013";
 
