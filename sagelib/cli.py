@@ -1,4 +1,4 @@
-"""What ./workbench does once the environments are there: reproduce, test, runs, lab.
+"""What ./workbench does once the environments are there: reproduce, test, runs, view, skills, card, lab.
 
 GRAPH is the table of notebooks. To add one: put notebooks/NAME.ipynb beside the others (one parameters cell with
 `profile`, and `seed` if it has one; the last cell calls run.finish) and add its line here, after what it needs.
@@ -131,6 +131,43 @@ def command_lab(options: argparse.Namespace) -> int:
                                f"--ServerApp.root_dir={ROOT}", *options.passed_on], env)
 
 
+def command_view(options: argparse.Namespace) -> int:
+    """Writes the episodes of one or two runs as one HTML file and says where it is."""
+    from sagelib import viewer  # here and below: the launcher reads this file with the standard library only
+
+    names = "-".join(viewer.find(run).title for run in options.runs)
+    path = viewer.write(options.out or runs.runs_root() / f"view-{names}.html", *options.runs)
+    print(f"{path} ({path.stat().st_size / 1e6:.1f} MB): open it in a browser")
+    return 0
+
+
+def command_skills(options: argparse.Namespace) -> int:
+    """Lists the skills of a run; with --out exports those that were used."""
+    import pandas as pd
+
+    from sagelib import artefact, harvest, viewer
+
+    source = viewer.find(options.run)
+    found = harvest.collect(source.run or source.files)
+    kept, pruned = harvest.prune(found, options.used)
+    print(pd.DataFrame(harvest.describe(kept)).to_string(index=False) if kept else "no skill was called")
+    print(f"{len(kept)} skills kept, {len(pruned)} pruned (called by fewer than {options.used} tasks); "
+          f"the same under several names: {harvest.duplicates(kept) or 'none'}")
+    if options.out:
+        print(f"exported: {artefact.export(kept, options.out)}/index.json")
+    return 0
+
+
+def command_card(options: argparse.Namespace) -> int:
+    """Prints the model card or the data card of a run as Markdown."""
+    from sagelib import cards, viewer
+
+    record = runs.read_run(viewer.run_directory(options.run))
+    model = record["notebook"] in cards.MODEL_NOTEBOOKS and not options.data
+    print((cards.model_card if model else cards.dataset_card)(record["directory"]), end="")
+    return 0
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(prog="workbench")
@@ -147,6 +184,16 @@ def parser() -> argparse.ArgumentParser:
     test.add_argument("-k", metavar="EXPRESSION", help="only tests that match (as pytest's)")
     test.add_argument("--fast", action="store_true", help="neither the engine nor whole notebooks")
     commands.add_parser("runs", help="list the recorded runs")
+    view = commands.add_parser("view", help="the episodes of one run, or of two side by side, as one HTML file")
+    view.add_argument("runs", nargs="+", metavar="RUN", help="run id (its start will do), directory or episodes*.jsonl")
+    view.add_argument("--out", metavar="FILE.html", help="default: runs/view-RUN.html")
+    skills = commands.add_parser("skills", help="the skills of a run, what they were good for, and their export")
+    skills.add_argument("run", metavar="RUN")
+    skills.add_argument("--used", type=int, default=1, metavar="N", help="leave out what fewer than N tasks called (default 1)")
+    skills.add_argument("--out", metavar="FOLDER", help="a new folder: one .py per skill and index.json")
+    card = commands.add_parser("card", help="a model card or data card of a run, from its records")
+    card.add_argument("run", metavar="RUN")
+    card.add_argument("--data", action="store_true", help="the data card (default for 01_collect and 04_evaluate)")
     commands.add_parser("lab", help="open JupyterLab; options are passed on to it")
     return top
 

@@ -34,8 +34,13 @@ USAGE = """usage: ./workbench COMMAND [options]        (--help after a command l
   reproduce    run all notebooks: collect, SFT, training, evaluation, figures   [--profile laptop] [--seeds 0]
   test         run the tests   [-k EXPRESSION] [--fast]
   runs         list the recorded runs
+  view         the episodes of one run or two as one HTML file   RUN [RUN2] [--out FILE.html]
+  skills       the skills of a run, what they were good for, and their export   RUN [--used N] [--out FOLDER]
+  card         a model or data card of a run in Markdown   RUN [--data]
   lab          open JupyterLab with the right environment (this machine only)
 """
+
+LIGHT = ("runs", "view", "skills", "card", "lab")   # commands that need neither engine nor world
 
 _started = time.monotonic()
 _children: set[subprocess.Popen] = set()
@@ -331,7 +336,7 @@ def interrupt(*_: object) -> None:
 def launch(argv: list[str]) -> int:
     """Exit code of `./workbench argv`; commands beyond setup continue in .venvs/main and do not return."""
     command, rest = (argv[0], argv[1:]) if argv else ("help", [])
-    if command not in ("setup", "reproduce", "test", "runs", "lab"):
+    if command not in ("setup", "reproduce", "test", *LIGHT):
         if command in ("help", "-h", "--help"):
             print(USAGE)
             return 0
@@ -341,7 +346,7 @@ def launch(argv: list[str]) -> int:
 
     options = parse(argv)   # a wrong option ends here, before anything is built
     profile = getattr(options, "profile", "smoke")
-    light = command in ("runs", "lab") or getattr(options, "fast", False)
+    light = command in LIGHT or getattr(options, "fast", False)
     signal.signal(signal.SIGTERM, interrupt)
     try:
         setup(() if light else (PROFILE_WORLD[profile],), appworld=not light)
