@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 import re
+import warnings
 
 PROTECTED = frozenset(dir(builtins)) | {"apis", "get_ipython", "In", "Out", "requester"}
 MAX_SKILL_CHARS = 4000
@@ -25,7 +26,9 @@ def extract_code(text: str) -> str | None:
 
 def _parse(code: str) -> ast.Module | None:
     try:
-        return ast.parse(code)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # "1if x": the agent's matter, not the user's
+            return ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 

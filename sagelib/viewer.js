@@ -15,6 +15,7 @@ function shown(value) {
   if (typeof value === "boolean") return value ? "yes" : "no";
   return typeof value === "number" ? String(Math.round(value * 1000) / 1000) : value;
 }
+function percent(share) { return share === null ? BLANK : String(Math.round(100 * share)); }
 async function unpack(id) {
   const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), c => c.charCodeAt(0));
   return JSON.parse(await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text());
@@ -65,10 +66,10 @@ class Pane {
   summary() {
     const last = Math.max(...this.column("position"));
     const by = p => this.run.rows.filter(r => this.value(r, "position") === p);
-    const words = [`${this.run.rows.length} episodes`, `solved ${shown(100 * mean(this.run.rows.filter(r => this.value(r, "r") !== null).map(r => this.value(r, "solved"))))}%`];
+    const words = [`${this.run.rows.length} episodes`, `solved ${percent(mean(this.run.rows.filter(r => this.value(r, "r") !== null).map(r => this.value(r, "solved"))))}%`];
     for (let p = 1; p <= last; p++) {
       const R = mean(by(p).map(r => this.value(r, "R"))), used = mean(by(p).map(r => this.value(r, "called") !== ""));
-      words.push(`task ${p}: ` + (R === null ? "" : `mean R ${shown(R)}, `) + `${shown(100 * used)}% call a skill`);
+      words.push(`task ${p}: ` + (R === null ? "" : `mean R ${shown(R)}, `) + `${percent(used)}% call a skill`);
     }
     const f = this.run.facts;
     return [["method", "world", "seed", "profile"].filter(k => k in f).map(k => `${k} ${f[k]}`).join(", "),
