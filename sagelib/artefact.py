@@ -30,8 +30,8 @@ HEAD = "# Written by an agent in a run of this workbench. Run it only where the 
 def export(skills: Sequence[Skill], folder: Path | str) -> Path:
     """A new folder with one file per skill and index.json. A folder that holds anything is left as it is."""
     folder = Path(folder)
-    if folder.exists() and any(folder.iterdir()):
-        raise RunError(f"{folder} is not empty. Fix: export to a new folder, or move this one away")
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+        raise RunError(f"{folder} is there already and not empty. Fix: export to a new folder, or move this one away")
     if not skills:
         raise RunError("there is no skill to export (the run kept none, or all were pruned). Fix: prune with used=0")
     folder.mkdir(parents=True, exist_ok=True)

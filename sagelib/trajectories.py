@@ -25,7 +25,7 @@ COLUMNS = ("step", "family", "scenario", "task", "position", "copy", "solved", "
 
 def read_records(path: Path) -> Iterator[Record]:
     """The records of one JSONL file. A last line without its newline is still being written and is left out."""
-    with open(path, encoding="utf-8") as file:
+    with open(path, encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, 1):
             if not line.endswith("\n"):
                 return

@@ -42,6 +42,8 @@ class Source:
 def find(source: Any) -> Source:
     """A `runs.Run`, a run's directory, (the start of) a run id, an episodes file, or a list of them, as a `Source`."""
     if isinstance(source, (list, tuple)):
+        if not source:
+            raise RunError("an empty list of episodes files. Fix: name at least one episodes*.jsonl")
         return Source(", ".join(Path(f).name for f in source), [_existing(Path(f)) for f in source])
     path = Path(getattr(source, "dir", source))
     if path.suffix == ".jsonl":
@@ -121,8 +123,12 @@ def pack(value: Any) -> str:
 def page(*sources: Any) -> str:
     """The whole HTML page (ASCII) of one or two runs; see `find` for what a source may be."""
     if len(sources) not in (1, 2):
-        raise ValueError(f"{len(sources)} runs given; the viewer shows one or two side by side")
-    sides = [side(find(source)) for source in sources]
+        raise RunError(f"{len(sources)} runs given; the viewer shows one, or two side by side. Fix: name one or two")
+    return render([side(find(source)) for source in sources])
+
+
+def render(sides: list[tuple[dict[str, Any], list[str]]]) -> str:
+    """The page of what `side` gave for each run."""
     script, css = (HERE / "viewer.js").read_text(), (HERE / "viewer.css").read_text()
     allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     blocks = [("head", pack([table for table, _ in sides]))]
@@ -143,7 +149,10 @@ def page(*sources: Any) -> str:
 
 def write(path: Path | str, *sources: Any) -> Path:
     """The page is in the file afterwards, or the file is as it was before."""
-    path, text = Path(path), page(*sources)
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise RunError(f"there is no folder {path.parent} to write {path.name} to. Fix: make it, or name another with --out")
+    text = page(*sources)
     temporary = path.with_name(f".{path.name}.new")
     temporary.write_text(text)
     return temporary.replace(path)

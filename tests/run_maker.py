@@ -51,7 +51,8 @@ def make_run(directory: Path, *, run_id="0123456789", steps=2, tokenizer=True, s
     record = {"run_id": run_id, "notebook": "03_train", "profile": "smoke", "seed": 3, "parameters": given,
               "parameters_seen": config, "inputs": [], "world": {"name": "nowhere", "hash": "abc"},
               "started": "2026-01-01T00:00:00Z", "ended": "2026-01-01T00:01:00Z", "seconds": 60.0,
-              "status": status, "reason": "", "artifacts": {}, "versions": {"torch": "9.9"}, "git": {"commit": "c0ffee", "dirty": True}}
+              "status": status, "reason": "", "artifacts": {},
+              "versions": {"torch": "9.9"}, "git": {"commit": "c0ffee", "dirty": True}}
     progress, results = {"done": steps, "total": 30, "text": "", "left_s": 600.0}, {"steps": steps, "solved_last5": 66.7}
     for name, value in {"run": record, "config": config, "progress": progress, "results": results}.items():
         (directory / f"{name}.json").write_text(json.dumps(value))

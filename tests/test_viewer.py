@@ -172,8 +172,12 @@ def test_sources_that_do_not_exist_are_named(tmp_path, monkeypatch):
     for wrong, words in wrongs.items():
         with pytest.raises(RunError, match=words):
             viewer.find(wrong)
-    with pytest.raises(ValueError, match="one or two"):
+    with pytest.raises(RunError, match="name one or two"):
         viewer.page()
+    with pytest.raises(RunError, match="an empty list"):
+        viewer.page([])
+    with pytest.raises(RunError, match="there is no folder"):
+        viewer.write(tmp_path / "no" / "x.html", "aaa")
 
 
 def test_show_is_a_sandboxed_frame_without_any_markup_of_the_run(run):
