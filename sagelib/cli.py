@@ -1,7 +1,8 @@
 """What ./workbench does once the environments are there: reproduce, test, runs, view, skills, card, lab.
 
-GRAPH is the table of notebooks. To add one: put notebooks/NAME.ipynb beside the others (one parameters cell with
-`profile`, and `seed` if it has one; the last cell calls run.finish) and add its line here, after what it needs.
+GRAPH is the table of the main job's notebooks. To add one: put notebooks/NAME.ipynb beside the others (one parameters cell
+with `profile`, and `seed` if it has one; the last cell calls run.finish) and add its line here, after what it needs.
+Studies (ablations) are lines of STUDIES in ablations.py; they run with --only.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import sys
 from collections.abc import Sequence
 
 from sagelib import runs
-from sagelib.graph import Scheduler, Step, expand, minutes, only
+from sagelib.ablations import STUDIES
+from sagelib.graph import Scheduler, Step, add_studies, expand, minutes, only
 from sagelib.profiles import PROFILES
 from sagelib.runs import ROOT, RunError
 
@@ -46,9 +48,11 @@ def reproduce(profile: str = "laptop", seeds: Sequence[int] = (0,), notebook: st
               jobs: int | None = None, force: bool = False) -> tuple[bool, Scheduler]:
     """Runs what is not done yet; (all done, the scheduler with its records). `force`: again even if done.
 
-    With `notebook` only that one and what it needs; `force` then concerns that one only.
+    Without `notebook` the main job; else only that notebook and what it needs, and `force` concerns that one only.
     """
     nodes = expand(GRAPH, profile, seeds)
+    if notebook is not None and notebook not in {node.notebook for node in nodes}:
+        nodes = add_studies(nodes, STUDIES, profile, seeds)
     chosen = set(range(len(nodes))) if notebook is None else only(nodes, notebook)
     forced = {i for i in chosen if notebook in (None, nodes[i].notebook)} if force else set()
     scheduler = Scheduler(nodes, chosen, jobs or min(4, os.cpu_count() or 1), forced)
@@ -65,9 +69,10 @@ def command_reproduce(options: argparse.Namespace) -> int:
     if not good:
         print(f"\nNot everything is done:\n{scheduler.summary()}", file=sys.stderr)
         return 1
-    figures = [r for r in scheduler.records.values() if r["notebook"] == "90_figures"]
-    table = ROOT / "figures" / "table_main.csv"
-    if figures and table.exists() and options.profile != "smoke":
+    tables = {"90_figures": "main"} | {study.notebook: study.name for study in STUDIES}
+    last = [tables[r["notebook"]] for r in scheduler.records.values() if r["notebook"] in tables]
+    table = ROOT / "figures" / f"table_{last[-1] if last else 'main'}.csv"
+    if last and table.exists() and options.profile != "smoke":
         print(f"\n{show_table(table)}\n\nFigures and their data: figures/")
     print("Executed notebooks and records: runs/ (./workbench runs)")
     return 0
@@ -177,7 +182,7 @@ def parser() -> argparse.ArgumentParser:
     rep = commands.add_parser("reproduce", help="run all notebooks that are not done yet")
     rep.add_argument("--profile", choices=["laptop", "smoke"], default="laptop")   # gpu and paper: not finished
     rep.add_argument("--seeds", type=parse_seeds, default=[0], help="0 or 0,1,2 or 0..2")
-    rep.add_argument("--only", metavar="NOTEBOOK", help="this notebook and what it needs")
+    rep.add_argument("--only", metavar="NOTEBOOK", help="this notebook and what it needs; also ablations, e.g. 10_ablate_reward")
     rep.add_argument("--jobs", type=int, help="notebooks at once (default: one per core, at most 4)")
     rep.add_argument("--force", action="store_true", help="run again what is done")
     test = commands.add_parser("test", help="run the tests; what is not listed here is passed on to pytest")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -62,6 +63,13 @@ def save_table(table: pd.DataFrame, name: str, *, directory: Path, run_ids: Sequ
     )
 
 
+def publish(source: Path, target: Path) -> list[Path]:
+    """Copies of all figures and tables of a run's results in ``target``, over older ones. Returns their paths."""
+    target.mkdir(parents=True, exist_ok=True)
+    names = sorted(p.name for p in source.iterdir() if p.suffix in (".pdf", ".png", ".csv", ".json"))
+    return [Path(shutil.copyfile(source / name, target / name)) for name in names]
+
+
 def main_figure(episodes: pd.DataFrame, split: str) -> tuple[plt.Figure, pd.DataFrame]:
     """Bars with 95% intervals: TGC, SGC, steps, tokens of each method on one split."""
     style()
@@ -98,6 +106,38 @@ def main_figure(episodes: pd.DataFrame, split: str) -> tuple[plt.Figure, pd.Data
         y=1.06,
     )
     return figure, data
+
+
+def study_figure(episodes: pd.DataFrame, cells: Sequence[str], split: str) -> tuple[plt.Figure, pd.DataFrame]:
+    """Points with 95% intervals, a row per cell (column `cell` of ``episodes``), a panel per metric; a gap is marked "no run"."""
+    style()
+    figure, axes = plt.subplots(1, len(METRICS), figsize=(PAGE_WIDTH, 0.7 + 0.22 * len(cells)), sharey=True)
+    rows = []
+    for axis, (metric, label) in zip(axes, METRICS.items(), strict=True):
+        for y, cell in enumerate(cells):
+            part = episodes[(episodes["cell"] == cell) & (episodes["split"] == split)]
+            row = {"split": split, "cell": cell, "metric": metric} | _interval(part, metric)
+            rows.append(row)
+            if row["n_seeds"] == 0:
+                where = {"transform": axis.get_yaxis_transform(), "ha": "center", "va": "center"}   # x: share of the panel
+                axis.text(0.5, y, "no run", color="#8c8c8c", fontsize=6, **where)
+            else:
+                axis.errorbar(row["mean"], y, xerr=[[row["mean"] - row["low"]], [row["high"] - row["mean"]]], fmt="o", ms=3,
+                              color=PALETTE["sft"], lw=0.8, capsize=2)
+        axis.set_title(label, fontsize=8)
+    axes[0].set_yticks(range(len(cells)), cells)
+    axes[0].set_ylim(len(cells) - 0.5, -0.5)
+    figure.tight_layout(w_pad=1.0)
+    return figure, pd.DataFrame(rows)
+
+
+def _interval(part: pd.DataFrame, metric: str) -> dict[str, float | int | None]:
+    """Mean, 95% interval and sizes; n_seeds 0 and no numbers when nothing was scored."""
+    scores = stats.scenario_scores(part, metric).dropna() if len(part) and part["scored"].any() else pd.DataFrame()
+    if scores.empty:
+        return {"mean": None, "low": None, "high": None, "n_seeds": 0, "n_scenarios": 0}
+    mean, low, high = stats.bootstrap(scores)
+    return {"mean": mean, "low": low, "high": high, "n_seeds": scores.shape[1], "n_scenarios": scores.shape[0]}
 
 
 def learning_figure(metrics: pd.DataFrame) -> tuple[plt.Figure, pd.DataFrame]:

@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,35 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Cell:
+    """A row of a study: a path of (notebook, parameters) that ends in an evaluation; each needs all before it.
+
+    The first is a node of the main table, which serves all seeds; `smoke`: also in the smoke profile.
+    """
+
+    label: str
+    path: tuple[tuple[str, dict[str, Any]], ...]
+    smoke: bool = False
+
+
+@dataclass(frozen=True)
+class Study:
+    """A notebook that compares cells; no part of the main job, and run even if some of its cells failed (`missing`)."""
+
+    notebook: str
+    name: str
+    cells: tuple[Cell, ...] = ()
+    needs: tuple[str, ...] = ()   # other studies
+    minutes: float = 20.0
+
+    def of(self, profile: str) -> Study:
+        """The study with the cells that the profile has."""
+        return self if profile != "smoke" else replace(self, cells=tuple(c for c in self.cells if c.smoke))
+
+
+@dataclass(frozen=True)
 class Node:
-    """One notebook with its parameters; `needs` are indices of other nodes."""
+    """One notebook with its parameters; `needs` are indices of other nodes. With `gaps` it runs on those that are done."""
 
     name: str
     notebook: str
@@ -41,6 +68,8 @@ class Node:
     seed: int | None
     needs: tuple[int, ...]
     timeout_s: float | None
+    main: bool = True
+    gaps: bool = False
 
 
 def expand(steps: Sequence[Step], profile: str, seeds: Sequence[int]) -> list[Node]:
@@ -66,6 +95,51 @@ def expand(steps: Sequence[Step], profile: str, seeds: Sequence[int]) -> list[No
     return nodes
 
 
+def node_name(notebook: str, variant: dict[str, Any], seed: int | None) -> str:
+    """What a node is called on the terminal and in a study's list of missing runs."""
+    words = [notebook, *(str(v) if k == "method" else f"{k}={v}" for k, v in variant.items())]
+    return " ".join(words + ([] if seed is None else [f"seed {seed}"]))
+
+
+def add_studies(nodes: Sequence[Node], studies: Sequence[Study], profile: str, seeds: Sequence[int]) -> list[Node]:
+    """The main table's nodes, and behind them the studies with their cells' nodes; equal runs are one node."""
+    nodes = list(nodes)
+    made: dict[str, int] = {}
+    for study in [s.of(profile) for s in studies]:
+        needs = {made[name] for name in study.needs}
+        for cell in study.cells:
+            for seed in seeds:
+                needs |= set(_add_path(nodes, cell, profile, seed)[1:])
+        limit = study.minutes * 60 if profile in ("smoke", "laptop") else None
+        parameters = {"profile": profile, "seeds": list(seeds)}
+        made[study.notebook] = len(nodes)
+        nodes.append(Node(study.notebook, study.notebook, parameters, None, tuple(sorted(needs)), limit, main=False, gaps=True))
+    return nodes
+
+
+def _add_path(nodes: list[Node], cell: Cell, profile: str, seed: int) -> list[int]:
+    """Indices of the cell's nodes for one seed; those that are not there yet are appended."""
+    indices: list[int] = []
+    for notebook, variant in cell.path:
+        parameters = {"profile": profile, "seed": seed} | variant
+        same = [i for i, node in enumerate(nodes) if node.notebook == notebook and node.parameters == parameters
+                and (not indices or node.needs == tuple(indices))]
+        if not same and not indices:
+            raise RunError(f"cell {cell.label!r} begins with {notebook} {variant}, which is no node of the main table")
+        if not same:
+            limit = _limit(nodes, notebook, profile)
+            name = node_name(notebook, variant, seed)
+            nodes.append(Node(name, notebook, parameters, seed, tuple(indices), limit, main=False))
+        indices.append(same[0] if same else len(nodes) - 1)
+    return indices
+
+
+def _limit(nodes: Sequence[Node], notebook: str, profile: str) -> float | None:
+    """The time limit of the same notebook in the main table, else two hours; none on gpu and paper."""
+    known = [node.timeout_s for node in nodes if node.notebook == notebook and node.main]
+    return known[0] if known else 7200.0 if profile in ("smoke", "laptop") else None
+
+
 def seed_agrees(a: int | None, b: int | None) -> bool:
     """True when the seeds are the same or one side has none."""
     return a is None or b is None or a == b
@@ -77,8 +151,9 @@ def agrees(a: dict, b: dict) -> bool:
 
 
 def only(nodes: Sequence[Node], notebook: str) -> set[int]:
-    """Indices of the nodes of one notebook and of everything they need."""
+    """Indices of the nodes of one notebook (those of the main table, if it is there) and of everything they need."""
     chosen = {i for i, node in enumerate(nodes) if node.notebook == notebook}
+    chosen = {i for i in chosen if nodes[i].main} or chosen
     if not chosen:
         names = sorted({node.notebook for node in nodes})
         raise RunError(f"no notebook {notebook!r} in the table; there are: {', '.join(names)}")
@@ -131,9 +206,9 @@ class Scheduler:
         for i in self._open():
             needs = self.nodes[i].needs
             bad = [k for k in needs if k in self.blocked or self.records.get(k, {}).get("status", "done") != "done"]
-            if bad:
+            if bad and not self.nodes[i].gaps:
                 self._block(i, f"needs {self.nodes[bad[0]].name}, which is not done")
-            elif len(self.running) + len(ready) < self.jobs and all(k in self.records for k in needs) \
+            elif len(self.running) + len(ready) < self.jobs and all(k in self.records or k in self.blocked for k in needs) \
                     and time.time() >= self.waiting.get(i, 0):
                 job = self._prepare(i)
                 ready += [(i, job)] if job else []
@@ -149,8 +224,10 @@ class Scheduler:
     def _prepare(self, i: int) -> Job | None:
         """The job to start, None when the node is settled without: done before, or it cannot be run."""
         node = self.nodes[i]
+        missing = {self.nodes[k].name: reason for k in node.needs if (reason := self._not_done(k))}
+        inputs = [Path(self.records[k]["directory"]) for k in node.needs if self.nodes[k].name not in missing]
         try:
-            job = Job(node.notebook, node.parameters, [Path(self.records[k]["directory"]) for k in node.needs],
+            job = Job(node.notebook, node.parameters | ({"missing": missing} if missing else {}), inputs,
                       node.timeout_s, force=i in self.forced)
         except RunError as error:
             return self._block(i, str(error))
@@ -161,6 +238,13 @@ class Scheduler:
         if runs.is_locked(job.dir):
             return self._wait_for_other(i)
         return job
+
+    def _not_done(self, i: int) -> str:
+        """Why there is no usable run of a settled node; empty when there is one."""
+        if i in self.blocked:
+            return f"not run: {self.blocked[i]}"
+        record = self.records[i]
+        return "" if record["status"] == "done" else f"{record['status']}: {record['reason']}"
 
     def _wait_for_other(self, i: int) -> None:
         if i not in self.waiting:

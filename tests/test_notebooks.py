@@ -7,6 +7,7 @@ import pytest
 from conftest import unavailable
 
 from sagelib import cli, datasets, runs
+from sagelib.ablations import STUDIES
 
 pytestmark = [pytest.mark.notebooks, pytest.mark.timeout(1500)]
 
@@ -30,7 +31,7 @@ def results(record):
 
 
 def test_all_notebooks_are_done_and_fast(finished):
-    assert {name for name, _ in finished} == {p.stem for p in (datasets.REPOSITORY / "notebooks").glob("*.ipynb")}
+    assert {name for name, _ in finished} == {step.notebook for step in cli.GRAPH}
     assert {r["status"] for r in finished.values()} == {"done"}
     assert all(r["world"]["name"] == "smoke" for r in finished.values() if r["notebook"] != "90_figures")
     slow = {k: r["seconds"] for k, r in finished.items() if r["seconds"] > 180}   # 60 s alone on two free cores
@@ -75,3 +76,48 @@ def test_a_second_reproduce_runs_nothing(finished):
     good, scheduler = cli.reproduce("smoke", seeds=[0])
     after = {(r["notebook"], r["parameters"].get("method")): r["ended"] for r in scheduler.records.values()}
     assert good and after == before
+
+
+# ---- studies, on the runs that the main job made and a few more
+
+@pytest.fixture(scope="module")
+def studied(finished):
+    """Records of all studies and of the runs that they need, in the smoke profile (`Cell.smoke`)."""
+    good, scheduler = cli.reproduce("smoke", seeds=[0], notebook="91_tables")
+    assert good, scheduler.summary()
+    return list(scheduler.records.values())
+
+
+def test_studies_share_the_main_job_s_runs(finished, studied):
+    made = [r for r in studied if r["run_id"] not in {r["run_id"] for r in finished.values()}]
+    kinds = pd.Series([r["notebook"] for r in made if not r["notebook"].startswith(("1", "9"))]).value_counts().to_dict()
+    assert kinds == {"05_train_other": 1, "06_evaluate_other": 2, "04_evaluate": 1}
+    assert {r["notebook"] for r in made if r["notebook"].startswith(("1", "9"))} == {s.notebook for s in STUDIES}
+    assert all(r["seconds"] < 180 for r in made)
+
+
+@pytest.mark.parametrize("study", [s for s in STUDIES if s.cells], ids=lambda s: s.notebook)
+def test_every_study_has_a_row_for_each_cell_and_split(studied, study):
+    [record] = [r for r in studied if r["notebook"] == study.notebook]
+    table = pd.read_csv(directory(record) / "results" / f"table_{study.name}.csv", dtype={"cell": str, "run_id": str})
+    cells = [cell.label for cell in study.of("smoke").cells]
+    assert set(table["cell"]) == set(cells) and len(table) == 2 * len(cells) and results(record)["gaps"] == []
+    assert table["tgc"].between(0, 100).all() and (table["n_tasks"] == 6).all() and table["reason"].isna().all()
+    assert (directory(record) / "results" / f"{study.name}_test_normal.pdf").exists()
+
+
+def test_the_stream_played_every_task_once_with_one_library(studied):
+    [record] = [r for r in studied if r["parameters"].get("protocol") == "stream"]
+    rows = pd.read_csv(directory(record) / "episodes.csv", dtype={"task_id": str, "scenario_id": str})
+    for _, part in rows.groupby("split"):
+        assert part["stream_index"].tolist() == list(range(6)) and part["task_id"].is_unique
+        assert part.groupby("scenario_id")["position"].apply(list).tolist() == [[0, 1, 2]] * 2
+        assert part["stored"].is_monotonic_increasing and part["skills_shown"].max() <= 6
+
+
+def test_the_last_table_holds_all_studies(studied):
+    [record] = [r for r in studied if r["notebook"] == "91_tables"]
+    table = pd.read_csv(directory(record) / "results" / "table_all.csv")
+    assert set(table["study"]) == {s.name for s in STUDIES if s.cells} and results(record)["gaps"] == 0
+    paper = table[(table["study"] == "reward") & (table["split"] == "test_normal")].iloc[0]
+    assert paper["cell"] == "skill-integrated" and paper["paper_tgc"] == 72.0
