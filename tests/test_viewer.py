@@ -216,9 +216,9 @@ def test_a_browser_shows_table_turns_tokens_and_library(run, tmp_path):
     assert body.count('<section class="pane"') == 2 and body.count("12 of 12 episodes") == 2
     assert body.count('class="row') == 24 and "<img" not in body
     assert "R = outcome 0 + penalty -1 = -1" in body and "(teaches nothing)" not in body
-    assert 'class="own"' in body and "rgba(220,60,40" in body
+    assert 'class="own"' in body and "rgba(220, 60, 40" in body
     body = dom(path, "#1.1", tmp_path / "profile2")
-    assert "calls add (line 2)" in body and '<span class="call">add(\'b\')</span>' in body and "rgba(30,160,70" in body
+    assert "calls add (line 2)" in body and '<span class="call">add(\'b\')</span>' in body and "rgba(30, 160, 70" in body
     assert body.count("before: 1 skills") == 2   # the other side follows to the same task
 
 
