@@ -48,6 +48,7 @@ class RiseCredit(StrictConfig):
     curate_weight: Annotated[float, Field(ge=0)] = 1.0
     success_reward: Annotated[float, Field(gt=0)] = 10.0        # r of a solved task; the penalties are relative to it
     reward: Literal["success", "fraction"] = "success"          # fraction: partial credit times success_reward
+    solve: Literal["outcome", "skill_integrated", "chain"] = "outcome"   # the others: SAGE's bonuses, where skills are carried
     solve_penalty: Annotated[float, Field(ge=0)] = 0.5          # a row with a reply that holds no action
     curate_penalty: Annotated[float, Field(ge=0)] = 0.5         # a reply that holds no document
     scale: Literal["mean", "mean_std"] = "mean"                 # mean_std: also divided by the group's deviation
