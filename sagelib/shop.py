@@ -1,6 +1,6 @@
 """The shop as a `World`: visits in processes of their own, behind the protocol that `rollout` and `rise_loop` know.
 
-    with ShopPool(Path("data/shop-mini"), seed=7) as world:
+    with ShopPool(Path("data/shop-mini")) as world:
         [group] = world.open([(task_id, 8)])
         results = world.step([(visit, "search[protein bars]") for visit in group])
         outcomes = world.judge(group)          # fraction: WebShop's reward; success: the full reward
@@ -59,10 +59,10 @@ class ShopOutcome:
 class ShopPool:
     """``workers`` server processes. One that dies makes environment failures of its visits, and is started anew."""
 
-    def __init__(self, directory: Path, *, seed: int, workers: int = 1) -> None:
-        self.directory, self.seed = Path(directory).resolve(), seed
-        if not (self.directory / "tasks.jsonl").is_file():
-            raise ShopMissing(f"no shop in {self.directory} (tasks.jsonl is missing); build it with sagelib.shop_world.build")
+    def __init__(self, directory: Path, workers: int = 1) -> None:
+        self.directory = Path(directory).resolve()
+        if not (self.directory / "world.json").is_file():
+            raise ShopMissing(f"no shop in {self.directory} (world.json is missing); build it with sagelib.shop_world.build")
         self.processes: list[subprocess.Popen | None] = [None] * workers
 
     def __enter__(self) -> ShopPool:
@@ -78,7 +78,7 @@ class ShopPool:
     def _process(self, worker: int) -> subprocess.Popen:
         process = self.processes[worker]
         if process is None or process.poll() is not None:
-            command = [sys.executable, "-m", shop_server.__name__, str(self.directory), str(self.seed)]
+            command = [sys.executable, "-m", shop_server.__name__, str(self.directory)]
             process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             self.processes[worker] = process
         return process

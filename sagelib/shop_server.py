@@ -26,8 +26,9 @@ STORES_AT_ONCE = 16
 class Server:
     """All open visits of one process."""
 
-    def __init__(self, directory: Path, seed: int) -> None:
-        self.directory, self.seed = directory, seed
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.seed = json.loads((directory / "world.json").read_text())["seed"]   # the world's, never a worker's
         self.goals: dict[str, dict[str, Any]] = {}
         for line in (directory / "tasks.jsonl").read_text().splitlines():
             task = json.loads(line)
@@ -79,7 +80,7 @@ def shown(visit: Visit) -> str:
 
 
 def main() -> None:
-    server = Server(Path(sys.argv[1]), int(sys.argv[2]))
+    server = Server(Path(sys.argv[1]))
     for line in sys.stdin:
         request = json.loads(line)
         try:

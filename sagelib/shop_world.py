@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sagelib.rise_sequences import TaskCard, fingerprint
+from sagelib.runs import content_hash
 from sagelib.shop_goals import Goal, draw_prices, goal_id, load_products, make_goals
 
 BRANDS = ("Alderwick", "Brisca", "Calvora", "Denholt", "Fennway", "Gatrick", "Holmby", "Ironleaf", "Juniper", "Lumora")
@@ -68,7 +69,10 @@ def make_store(rng: random.Random) -> tuple[list[dict[str, Any]], dict[str, Any]
 
 
 def build(directory: Path, size: str = "mini", seed: int = 7) -> dict[str, int]:
-    """Writes all stores and ``tasks.jsonl``; returns the number of tasks of each split. Equal seeds write equal bytes."""
+    """Writes all stores, ``tasks.jsonl`` and, last, ``world.json`` with the hash of it all; returns the tasks of each split.
+
+    Equal seeds write equal bytes.
+    """
     directory, counts = Path(directory), {}
     tasks = []
     for split, stores in SIZES[size].items():
@@ -83,6 +87,9 @@ def build(directory: Path, size: str = "mini", seed: int = 7) -> dict[str, int]:
             counts[split] = counts.get(split, 0) + len(mine)
             tasks += mine
     (directory / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
+    world = {"name": f"shop-{size}", "seed": seed, "tasks": counts, "catalogue": "generated; not WebShop's"}
+    world["hash"] = content_hash(directory / "stores")[:32] + content_hash(directory / "tasks.jsonl")[:32]
+    (directory / "world.json").write_text(json.dumps(world, indent=1) + "\n")
     return counts
 
 

@@ -78,7 +78,7 @@ happy happi sky sky relational relat vietnamization vietnam hopefulness hope ele
 rate rate controlling control archaeology archaeolog is is""".split()
 
 
-@pytest.mark.parametrize("word, expected", zip(STEMS[::2], STEMS[1::2], strict=True))
+@pytest.mark.parametrize("word, expected", list(zip(STEMS[::2], STEMS[1::2], strict=True)))
 def test_porters_stems(word, expected):
     assert stem(word) == expected
 
@@ -89,7 +89,7 @@ def test_words():
 
 
 def test_lengths_in_one_byte():
-    assert [stored_length(n) for n in (0, 23, 39, 40, 41, 42, 55, 56, 60)] == [0, 23, 39, 40, 40, 42, 54, 56, 56]
+    assert [stored_length(n) for n in (0, 23, 39, 40, 41, 42, 55, 56, 63, 64)] == [0, 23, 39, 40, 40, 42, 54, 56, 60, 64]
 
 
 def test_ties_go_by_name_and_rare_words_count_more():
@@ -119,6 +119,7 @@ def test_equal_seeds_build_equal_shops(built, tmp_path):
     counts = build_shop(tmp_path, "smoke", seed=7)
     assert (tmp_path / "tasks.jsonl").read_bytes() == (built / "tasks.jsonl").read_bytes()
     assert counts == {"train": 392, "dev": 196, "test": 196}
+    assert (tmp_path / "world.json").read_bytes() == (built / "world.json").read_bytes()
     assert build_shop(tmp_path / "other", "smoke", seed=8) and (tmp_path / "other" / "tasks.jsonl").read_bytes() != (
         built / "tasks.jsonl").read_bytes()
 
@@ -151,7 +152,7 @@ def test_the_oracle_earns_everything_and_chance_does_not(built):
         actions = oracle(goals[card.task_id], card.family.split("/")[1])
         return actions[turn] if turn < len(actions) else None
 
-    with ShopPool(built, seed=7, workers=2) as world:
+    with ShopPool(built, workers=2) as world:
         solved = play_out(world, cards, expert)
     assert [r == 1.0 for r in solved].count(True) >= 0.95 * len(cards)
     shop, lucky = Shop(open_store(built / "stores" / "test0", 7)[0]), 0
@@ -170,15 +171,15 @@ def test_a_world_with_other_prices_or_products_is_refused(built, tmp_path):
     build_shop(tmp_path, "smoke", seed=8)
     (tmp_path / "tasks.jsonl").write_bytes((built / "tasks.jsonl").read_bytes())     # same task names, another catalogue
     task = manifest.sequences[0].task_ids[0]
-    with ShopPool(tmp_path, seed=8) as world, pytest.raises(ManifestError, match="another task as"):
+    with ShopPool(tmp_path) as world, pytest.raises(ManifestError, match="another task as"):
         CheckedWorld(world, manifest).open([(task, 1)])
-    with ShopPool(built, seed=7) as world:
+    with ShopPool(built) as world:
         assert len(CheckedWorld(world, manifest).open([(task, 2)])[0]) == 2
 
 
 def test_a_process_that_dies_makes_environment_failures_and_is_replaced(built):
     task = load_cards(built, "dev")[0].task_id
-    with ShopPool(built, seed=7) as world:
+    with ShopPool(built) as world:
         [[visit]] = world.open([(task, 1)])
         assert world.step([(visit, "search[lamps]")])[0].status == "ok"
         world.processes[0].kill()
@@ -191,7 +192,7 @@ def test_a_process_that_dies_makes_environment_failures_and_is_replaced(built):
 
 
 def test_unknown_tasks_and_missing_shops_are_named(built, tmp_path):
-    with ShopPool(built, seed=7) as world, pytest.raises(RuntimeError, match="no task 'x/y'"):
+    with ShopPool(built) as world, pytest.raises(RuntimeError, match="no task 'x/y'"):
         world.open([("x/y", 1)])
     with pytest.raises(ShopMissing, match="shop_world.build"):
-        ShopPool(tmp_path, seed=7)
+        ShopPool(tmp_path)
