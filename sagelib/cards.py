@@ -21,7 +21,7 @@ def model_card(run: Path | str) -> str:
     record = _record(run, MODEL_NOTEBOOKS)
     seen = _seen(record)
     method = seen.get("method", "sft")
-    lines = [f"# Policy {record['run_id']} ({method})", *_state(record), "",
+    lines = [f"# Policy {record['run_id']} ({_text(method)})", *_state(record), "",
              "Trained by this workbench on a generated world. The scores are that world's, not AppWorld's.", "",
              "## Training", *_table(seen), "", "## Where it comes from", *_origin(record), "",
              "## Results of the training", *_results(record), "",

@@ -145,12 +145,13 @@ def calls(episode: dict[str, Any]) -> list[list[list]]:
 
     The rule is that of `rollout`: the skill was shown, and no block of the task so far has bound its name.
     """
-    found, redefined = [], set()
+    found, shown = [], set(episode["skills_shown"])
     for turn in episode["turns"]:
         code = turn["code"] or ""
-        names = skills.called_skills(code, set(episode["skills_shown"]) - redefined)
+        named = {name for name in shown if name in code}   # parsing is most of a page's cost: not where no name occurs
+        names = skills.called_skills(code, named) if named else set()
         found.append([[name, line, turn["error"] is None] for name, line in skill_lines(code, names)])
-        redefined |= skills.bound_names(code)
+        shown -= skills.bound_names(code) if named else set()
     return found
 
 

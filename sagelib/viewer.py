@@ -16,6 +16,7 @@ import gzip
 import hashlib
 import html
 import itertools
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,6 +94,7 @@ def side(source: Source) -> tuple[dict[str, Any], list[str]]:
     pieces = Pieces(load_tokenizer(directory) if directory else None)
     families = _Families(source.facts.get("world"))
     name = source.facts.get("credit") or trajectories.credit_of(list(itertools.islice(_records(source), 256)))
+    warnings.filterwarnings("ignore", category=SyntaxWarning, module="<unknown>")   # of agents' code, which is only read here
     rows, parts, part = [], [], []
     for group in trajectories.grouped(_records(source)):
         for record, advantages_K in zip(group, trajectories.advantages(group), strict=True):

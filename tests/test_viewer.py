@@ -197,10 +197,12 @@ def test_the_command_writes_the_file(run, tmp_path, capsys):
 
 # ---- a browser
 
-def dom(path, place="", tmp=None):
+def dom(path, place, tmp):
+    """What a browser made of the page, without the page's own script and data."""
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp}",
                "--virtual-time-budget=20000", "--dump-dom", f"file://{path}{place}"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=250, check=True).stdout
+    text = subprocess.run(command, capture_output=True, text=True, timeout=250, check=True).stdout
+    return text[text.index("<body"):text.index('<script type="text/plain"')]
 
 
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (Debian: chromium): no browser opened the page")
@@ -209,24 +211,20 @@ needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (D
 @needs_browser
 def test_a_browser_shows_table_turns_tokens_and_library(run, tmp_path):
     path = viewer.write(tmp_path / "two.html", run, run)
-    text = dom(path, "#0.3", tmp_path / "profile")   # copy 2, task 2 ... row 3
-    assert re.search(r'data-ready="\d+"', text) and "data-owned" not in text and "The viewer stopped" not in text
-    body = text[:text.index('<script type="text/plain"')]
+    body = dom(path, "#0.3", tmp_path / "profile")   # the fourth row: copy 2, task 2
+    assert re.search(r'<body[^>]* data-ready="\d+"', body) and "data-owned" not in body and "The viewer stopped" not in body
     assert body.count('<section class="pane"') == 2 and body.count("12 of 12 episodes") == 2
     assert body.count('class="row') == 24 and "<img" not in body
     assert "R = outcome 0 + penalty -1 = -1" in body and "(teaches nothing)" not in body
-    assert 'class="own"' in body and "rgba(220,60,40" in body
-    text = dom(path, "#1.1", tmp_path / "profile2")
-    body = text[:text.index('<script type="text/plain"')]
-    assert "calls add (line 2)" in body and '<span class="call">add(\'b\')</span>' in body and "rgba(30,160,70" in body
+    assert 'class="own"' in body and "rgba(220, 60, 40" in body
+    body = dom(path, "#1.1", tmp_path / "profile2")
+    assert "calls add (line 2)" in body and '<span class="call">add(\'b\')</span>' in body and "rgba(30, 160, 70" in body
     assert body.count("before: 1 skills") == 2   # the other side follows to the same task
 
 
 @needs_browser
 def test_a_browser_filters_and_never_runs_recorded_text(run, tmp_path):
     path = viewer.write(tmp_path / "one.html", run)
-    text = dom(path, "#?stop=no_code%20step=2", tmp_path / "profile")
-    assert "2 of 12" not in text and "1 of 12 episodes" in text
-    text = dom(path, "#0.2", tmp_path / "profile2")
-    body = text[:text.index('<script type="text/plain"')]
-    assert "&lt;img src=x onerror" in body and "<img" not in body and "data-owned" not in text
+    assert "1 of 12 episodes" in dom(path, "#?stop=no_code%20step=2", tmp_path / "profile")
+    body = dom(path, "#0.2", tmp_path / "profile2")   # its block printed markup
+    assert "&lt;img src=x onerror" in body and "<img" not in body and "data-owned" not in body
