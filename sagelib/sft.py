@@ -21,6 +21,7 @@ from trl import SFTTrainer
 
 from sagelib.optim import MuonAdamW, has_fast_bf16
 from sagelib.prompts import ChatFormat, reply
+from sagelib.runs import read_json
 
 IGNORED = -100
 Example = dict[str, list[int]]
@@ -126,7 +127,7 @@ def newest_checkpoint(directory: Path) -> str | None:
     """The last complete checkpoint (its trainer_state.json is written last); half-written ones are deleted."""
     complete = []
     for path in Path(directory).glob("checkpoint-*"):
-        if (path / "trainer_state.json").is_file():
+        if read_json(path / "trainer_state.json") is not None:
             complete.append(path)
         else:
             shutil.rmtree(path)

@@ -298,4 +298,6 @@ def _drop_later_steps(path: Path, step: int) -> None:
     for line in path.read_text().splitlines(keepends=True):
         if line.endswith("\n") and json.loads(line)["step"] <= step:
             kept.append(line)
-    path.write_text("".join(kept))
+    whole = path.with_name(path.name + ".new")  # a kill in between loses nothing
+    whole.write_text("".join(kept))
+    whole.replace(path)

@@ -36,15 +36,7 @@ def test_the_uninterrupted_training_teaches_something(ended) -> None:
     assert len(straight["episodes"]) == len(set(straight["episodes"])) == STEPS * COPIES
 
 
-HALF_A_STATE = pytest.mark.xfail(
-    strict=True,
-    reason="newest_checkpoint (sft.py) takes a checkpoint whose trainer_state.json was cut off for a whole one: the run cannot "
-    "go on until a person deletes it. It should try to read the file.",
-)
-MARKED = [pytest.param(case, marks=HALF_A_STATE) if case == "in a checkpoint, in its state" else case for case in CASES]
-
-
-@pytest.mark.parametrize("case", MARKED)
+@pytest.mark.parametrize("case", CASES)
 def test_a_killed_training_goes_on_as_if_nothing_had_happened(case: str, ended) -> None:
     broken, straight = ended[case], ended["straight"]
     assert broken["codes"] == [KILLED] * len(CASES[case]) + [0], broken["error"]
