@@ -1,6 +1,6 @@
 """The loop: who is asked what and when, what is carried, that sampled ids are trained ids, budgets, failures, rows."""
 import pytest
-from fakes import tiny_format, tiny_model
+from fakes import FakeWorld, chain, tiny_format, tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rise_fakes import FakeTextWorld, ReadingPolicy, finder, sequence
@@ -161,14 +161,17 @@ def test_a_prompt_of_its_own_for_each_turn_shows_the_window():
 def test_a_cached_model_plays_the_same_with_one_prompt_or_many_sessions():
     """The real sampler: rows move between sessions without losing their place, and a seed decides everything."""
     model = tiny_model(gain=2.0)
-    budgets = {"max_context": 420, "reply_tokens": 24, "writer_tokens": 40, "document_tokens": 20, "trajectory_tokens": 200}
+    sizes = {"max_context": 500, "reply_tokens": 10, "writer_tokens": 40, "document_tokens": 20, "trajectory_tokens": 200}
+
     def once():
         policy = CachedPolicy(model, FORMAT.end_ids, 0)
-        return play_trials([BLUE], 2, policy, FakeTextWorld(), FORMAT, loop(max_turns=6, **budgets), seed=3)
+        options = loop(max_turns=3, turns_per_prompt=2, **sizes)
+        return play_trials([sequence("blue", 1, 2)], 2, policy, FakeTextWorld(), FORMAT, options, seed=3)
+
     first, again = once(), once()
     assert first == again
     rows = training_rows(first, RiseCredit())
-    assert all(len(row.segment.ids) <= 420 for row in rows) and any(e.earlier for t in first for e in t.episodes)
+    assert all(len(row.segment.ids) <= 500 for row in rows) and all(len(e.segments) == 2 for t in first for e in t.episodes)
 
 
 # ---- budgets
@@ -266,3 +269,25 @@ def test_rows_keys_and_returns_of_two_trials():
 def test_sequences_of_unequal_length_are_refused():
     with pytest.raises(ValueError, match="equal length, got lengths \\[1, 3\\]"):
         play(chains=[BLUE, sequence("red", 1)])
+
+
+# ---- SAGE's library and the document on one world of code
+
+@pytest.mark.parametrize("carry, returns", [("both", [20, 20]), ("skills", [20, 20]), ("document", [10, 10])])
+def test_functions_are_carried_where_the_world_runs_code(carry, returns):
+    """The first task defines ``add``; the second calls it, where it is carried, and else defines it again."""
+    def script(text):
+        if "Write the skill" in text:
+            return "<skill>Write the note, then complete the task.</skill>"
+        define = "" if "Skills:\ndef add" in text else "def add(text):\n    apis.notes.add(text=text)\n"
+        return f"I act.\n```python\n{define}add('x')\napis.supervisor.complete_task()\n```"
+
+    world = FakeWorld({"n_1": ["x"], "n_2": ["x"]})
+    policy = ReadingPolicy(script)
+    trials = play_trials([chain("n_1", "n_2")], 2, policy, world, FORMAT, loop(carry, action="code"), seed=0)
+    assert not world.open_handles and all(e.success for t in trials for e in t.episodes)
+    assert [e.skills_called for e in trials[0].episodes] == [(), ("add",) if carry != "document" else ()]
+    assert [bool(t.curations) for t in trials] == [carry != "skills"] * 2
+    rows = training_rows(trials, RiseCredit(solve="skill_integrated"))      # SAGE's bonus on the scale of the reward
+    assert [r.score.value for r in rows if r.score.trial == 0 and r.score.key[2] == Role.solve] == returns
+    assert all("Document:" in p for p in policy.prompts) == (carry != "skills")

@@ -4,14 +4,17 @@ import random
 
 import pytest
 import torch
-from fakes import tiny_model, tiny_tokenizer
-from rise_fakes import sequence
+from fakes import tiny_format, tiny_model, tiny_tokenizer
+from rise_fakes import FakeTextWorld, sequence
 from transformers import TrainerCallback
 
+from sagelib.policy import CachedPolicy
 from sagelib.rise_credit import RiseCredit, advantages
+from sagelib.rise_loop import play_trials
+from sagelib.rise_prompts import Budgets
 from sagelib.rise_rows import training_rows
 from sagelib.rise_trainer import batch_of, make_rise_trainer
-from sagelib.rise_types import Attempt, Curation, Trial
+from sagelib.rise_types import Attempt, Curation, LoopSettings, Trial
 from sagelib.types import Segment, StopReason
 
 CHAINS = [sequence("red", 1, 2, 3), sequence("blue", 1, 2, 3)]
@@ -145,6 +148,45 @@ def test_equal_outcomes_move_nothing(tmp_path):
     after, _ = train(tmp_path, lambda chains, step: trials, model=copy.deepcopy(before),
                      credit=RiseCredit(solve_penalty=0.0, curate_penalty=0.0))
     assert all(torch.equal(a, b) for a, b in zip(before.state_dict().values(), after.state_dict().values(), strict=True))
+
+
+def test_rollout_and_trainer_fit_together(tmp_path):
+    """Real trials of an untrained model: nothing is ever solved, and rows differ at most by their penalties."""
+    model, format, seen = tiny_model(gain=2.0), tiny_format(), []
+    budgets = Budgets(max_context=500, reply_tokens=8, writer_tokens=24, document_tokens=8, trajectory_tokens=100)
+    policy = CachedPolicy(model, format.end_ids, 0)
+
+    def play(chains, step):
+        settings = LoopSettings(budgets=budgets, max_turns=2)
+        trials = play_trials(chains, 2, policy, FakeTextWorld(), format, settings, seed=step)
+        seen.extend(training_rows(trials, RiseCredit()))
+        return trials
+
+    train(tmp_path, play, model=model, copies=2, chains=[sequence("red", 1, 2), sequence("blue", 1, 2)])
+    assert len(seen) == 2 * 2 * 3 and {row.score.value for row in seen} == {0.0}
+    assert set(advantages([row.score for row in seen], RiseCredit())) <= {0.0, 0.25, -0.25}
+
+
+def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(tmp_path):
+    def play(chains, step):
+        return made_trials(chains, seed=step)
+
+    straight, _ = train(tmp_path / "a", play, steps=2)
+    options = {"output_dir": tmp_path / "b", "copies": 4, "sequences_per_step": 2, "learning_rate": 1e-3, "grad_clip": 1e9,
+               "bf16": False, "weight_decay": 0.0, "save_steps": 1, "steps": 2}
+
+    class Stop(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            control.should_training_stop = True
+
+    first = make_rise_trainer(tiny_model(gain=2.0), tiny_tokenizer(), CHAINS * 2, play, RiseCredit(), **options)
+    first.add_callback(Stop())
+    first.train()
+    assert first.state.global_step == 1
+    model = tiny_model(seed=5)
+    second = make_rise_trainer(model, tiny_tokenizer(), CHAINS * 2, play, RiseCredit(), **options)
+    second.train(resume_from_checkpoint=True)
+    assert all(torch.equal(a, b) for a, b in zip(straight.state_dict().values(), model.state_dict().values(), strict=True))
 
 
 def test_a_step_without_any_row_says_so():

@@ -40,7 +40,6 @@ def test_the_expert_with_a_document_solves_more_in_twelve_turns_and_faster(tmp_p
                 assert all(len(read_document(t.documents[2])) >= len(read_document(t.documents[1])) >= 1 for t in trials)
                 rows = training_rows(trials, RiseCredit())
                 assert len(rows) == len(chains) * 5 and not any(row.score.invalid for row in rows)
-    print(solved, steps)
     assert solved[Carry.document][0] == solved[Carry.none][0]                   # the first document is empty
     assert sum(solved[Carry.document][1:]) > sum(solved[Carry.none][1:])
     assert sum(steps[Carry.document][1:]) < sum(steps[Carry.none][1:])
