@@ -143,8 +143,11 @@ def build(cards: Iterable[TaskCard], plan: SequencePlan) -> Manifest:
 def _draw(cards: list[TaskCard], plan: SequencePlan, rng: random.Random) -> list[list[TaskCard]]:
     """len(cards) // K rows of K tasks, each task at most once."""
     count = len(cards) // plan.K
-    def level(card: TaskCard) -> tuple[float, str]:
-        return DIFFICULTY[plan.difficulty](card), card.task_id
+
+    def level(card: TaskCard) -> float:
+        # Ties stay in random order (sorting is stable): by name, a task's position could tell where its product is listed.
+        return DIFFICULTY[plan.difficulty](card)
+
     if plan.order == "strata":
         # Leftovers go before the strata are cut, so that a stratum holds exactly one task for each sequence.
         ordered = sorted(cards[: count * plan.K], key=level)

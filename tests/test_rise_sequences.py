@@ -55,6 +55,11 @@ def test_strata_rise_in_every_sequence():
     assert build(nine, plan(K=3, difficulty="none")).rise == 0.0
 
 
+def test_equally_difficult_tasks_are_not_ordered_by_their_names():
+    firsts = [build(cards(9), plan(K=3, difficulty="none", seed=seed)).sequences[0].task_ids for seed in range(20)]
+    assert sum(list(ids) == sorted(ids) for ids in firsts) < 12          # 1 in 6 by chance, all of them if names decided
+
+
 def test_distinct_values_within_a_sequence_where_there_are_some():
     manifest = build(cards(9), plan(K=3, distinct="object", order="sorted"))
     objects = {c.task_id: c.attributes["object"] for c in manifest.tasks}
