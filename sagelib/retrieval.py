@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from sagelib.embedding import Encode
 
-THRESHOLD = {"query_ngram": 0.4, "query_embedding": 0.6}  # set on dev: above nearly all pairs of other scenarios
+THRESHOLD = {"query_ngram": 0.4, "query_embedding": 0.6}  # from dev and train: above nearly all pairs of other scenarios
 Candidate = tuple[int, str]  # (index of a record, name of a function in its library)
 
 
