@@ -127,7 +127,7 @@ READING = [
 
 WRITING = [
     P("write-world", M + "posix.open('@task@/specs.json', 1)", "error", "Read-only"),
-    P("write-base-database", M + "posix.open('@agent@/data/base_dbs/admin.db', 2)", "error", "Read-only"),
+    P("write-base-database", M + "posix.open('@agent@/data/base_dbs/admin.db', 2)", "error", "No such file"),
     P("delete-world", M + "posix.unlink('@task@/specs.json')", "error", "Read-only"),
     P("touch-world", M + "posix.utime('@task@/specs.json')", "error", "Read-only"),
     P("chmod-world", M + "posix.chmod('@task@/specs.json', 0)", "error", "Read-only"),
