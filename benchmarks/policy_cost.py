@@ -58,8 +58,8 @@ class PlainSession:
         ids = torch.tensor([[pad] * (width - len(self.sequences[row])) + self.sequences[row] for row in rows])
         mask = torch.tensor([[int(i >= width - len(self.sequences[row])) for i in range(width)] for row in rows])
         out = self.policy.model.generate(
-            input_ids=ids, attention_mask=mask, max_new_tokens=max_new_tokens, do_sample=True, temperature=self.policy.temperature,
-            top_k=0, top_p=1.0, pad_token_id=pad, eos_token_id=end,
+            input_ids=ids, attention_mask=mask, max_new_tokens=max_new_tokens, do_sample=True,
+            temperature=self.policy.temperature, top_k=0, top_p=1.0, pad_token_id=pad, eos_token_id=end,
         )
         samples = []
         for row, new in zip(rows, out[:, width:].tolist(), strict=True):

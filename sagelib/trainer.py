@@ -147,7 +147,7 @@ class ChainGRPOTrainer(GRPOTrainer):
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> torch.Tensor:
-        """The paper's loss, a mean over all rows. Those of like length go through the model together: a padded batch is mostly padding."""
+        """The paper's loss, a mean over all rows. Rows of like length go through the model together: else most is padding."""
         total = inputs["prompt_ids"].shape[0]
         parts = trimmed_parts(inputs, PART)
         losses = [super(ChainGRPOTrainer, self).compute_loss(model, part, return_outputs, num_items_in_batch) for part in parts]

@@ -53,8 +53,8 @@ def test_pairs_change_in_both_halves():
     pairs = [{"kind": "call", "text": 'notes: tagged "bela"', "code": 'tagged("bela")', "value": "bela"},
              {"kind": "call", "text": "longer than 17", "code": "longer(17)", "value": 17},
              {"kind": "source", "text": "my notes", "code": "pages(notes)"},
-             {"kind": "after", "text": "the tag in my note", "look_up": "read()", "shown": 'Take "bela".', "code": 'tagged("bela")',
-              "value": "bela"}]
+             {"kind": "after", "text": "the tag in my note", "look_up": "read()", "shown": 'Take "bela".',
+              "code": 'tagged("bela")', "value": "bela"}]
     new, after = other_pairs(pairs, Values(TOKENIZER, seed=0))
     assert after["shown"] == f'Take "{after["value"]}".' and after["code"] == f'tagged("{after["value"]}")'
     assert after["value"] != "bela" and after["look_up"] == "read()"

@@ -1,4 +1,4 @@
-"""MuonAdamW: torch's Muon on the matrices (up to its bfloat16) and exactly torch's AdamW on the rest, also across a checkpoint."""
+"""MuonAdamW: torch's Muon on the matrices (up to bfloat16), exactly torch's AdamW on the rest, also across a checkpoint."""
 import copy
 
 import pytest

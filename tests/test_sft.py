@@ -46,8 +46,8 @@ def test_pairs_have_their_own_role():
 
 
 def test_a_pair_after_its_look_up_has_the_ids_of_an_episode():
-    pair = {"kind": "after", "text": "the tag in my note", "thought": "I act.", "code": "go(1)", "look_thought": "I need the tag.",
-            "look_up": "print(read())", "shown": 'The tag is "x".'}
+    pair = {"kind": "after", "text": "the tag in my note", "thought": "I act.", "code": "go(1)",
+            "look_thought": "I need the tag.", "look_up": "print(read())", "shown": 'The tag is "x".'}
     turns = [{"text": reply("I need the tag.", "print(read())"), "observation": 'The tag is "x".', "trained": False},
              {"text": reply("I act.", "go(1)"), "observation": "OK", "trained": True}]
     example, episode = encode_pair(FORMAT, pair), encode_demonstration(FORMAT, {"prompt": pair["text"], "turns": turns})
