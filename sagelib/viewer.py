@@ -53,7 +53,8 @@ def find(source: Any) -> Source:
     files = sorted(path.glob("episodes*.jsonl"))
     if not files:
         raise RunError(f"{path} has no episodes*.jsonl. Fix: name a run of 03_train or 04_evaluate (./workbench runs lists them)")
-    return Source(path.name, files, path, read_json(path / "config.json") or {})
+    given = (read_json(path / "run.json") or {}).get("parameters_seen")   # of a run in JupyterLab, which has no config.json
+    return Source(path.name, files, path, read_json(path / "config.json") or given or {})
 
 
 def run_directory(source: Any) -> Path:

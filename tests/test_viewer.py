@@ -168,6 +168,8 @@ def test_sources_that_do_not_exist_are_named(tmp_path, monkeypatch):
     monkeypatch.setenv("SAGELIB_RUNS", str(tmp_path))
     make_run(tmp_path / "smoke" / "03_train-aaa", run_id="aaa", tokenizer=False)
     assert viewer.find("aaa").run == tmp_path / "smoke" / "03_train-aaa" == viewer.find("03_train-aaa").run
+    (tmp_path / "smoke" / "03_train-aaa" / "config.json").unlink()
+    assert viewer.find("aaa").facts["credit"] == "skill_integrated"   # as run.json has it
     wrongs = {"zzz": "fits no recorded run", tmp_path: r"no episodes\*.jsonl", tmp_path / "x.jsonl": "there is no file"}
     for wrong, words in wrongs.items():
         with pytest.raises(RunError, match=words):
