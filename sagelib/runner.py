@@ -18,6 +18,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -249,6 +250,7 @@ class Runner:
 
     def begin(self) -> None:
         """The record says running, and nothing of an earlier attempt can pass for a result of this one."""
+        self.sockets = tempfile.mkdtemp(prefix="sagelib-")
         kill_leftovers(self.dir)
         before = read_json(self.dir / "run.json") or {}
         if self.force:   # not even checkpoints: what was forced starts from nothing
@@ -357,6 +359,9 @@ def register_engine(runner: Runner) -> None:
 
     class Client(PapermillNotebookClient):
         def start_new_kernel(self, **kwargs: Any) -> None:
+            # Not TCP: the port is chosen before the kernel binds it, and two runs that start together can choose one.
+            # The directory's name is short: a socket's path may have 107 characters, the run's directory has more.
+            self.km.transport, self.km.ip = "ipc", os.path.join(runner.sockets, "k")
             super().start_new_kernel(env=kernel_env(runner), **kwargs)
             runner.kernel = self.km.provisioner.process
 
@@ -447,6 +452,7 @@ def main() -> int:
     status, reason = runner.verdict or (status, reason)
     kill_leftovers(runner.dir)
     shutil.rmtree(runner.dir / ".kernel", ignore_errors=True)
+    shutil.rmtree(runner.sockets, ignore_errors=True)
     runner.finish(status, reason)
     return 0 if status == "done" else 1
 
