@@ -138,6 +138,14 @@ def table(costs: dict[str, Counter]) -> list[dict]:
     return rows
 
 
+def write_csv(path: Path, rows: list[dict]) -> None:
+    """The rows as a file with a header."""
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 def main() -> None:
     """Command line; see the module docstring."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -160,10 +168,7 @@ def main() -> None:
     for row in rows:
         print("  ".join(f"{value:>13}" for value in row.values()))
     if args.csv:
-        with open(args.csv, "w", newline="") as file:
-            writer = csv.DictWriter(file, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
+        write_csv(args.csv, rows)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ step is trained as the product does, and with TRL's own loss on the whole padded
 """
 
 import argparse
-import csv
 import sys
 import tempfile
 import time
@@ -17,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from engine_cost import write_csv
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -146,7 +146,7 @@ def main() -> None:
         sys.exit(f"the losses differ: {loss} and {stock_loss}")
     tokens = sum(len(e.segment.ids) for run in runs for e in run.episodes)
     flops = 6 * model.num_parameters() * tokens / seconds
-    command = "benchmarks/policy_cost.py"
+    command = f"benchmarks/policy_cost.py --policy {args.policy}"
     rows = [
         {"name": name, "ratio": round(a / b, 2), "measured": round(a, digits), "against": round(b, digits), "command": command}
         for name, a, b, digits in (
@@ -159,10 +159,7 @@ def main() -> None:
     for row in rows:
         print("  ".join(f"{v!s:>24}" for v in row.values()))
     if args.csv:
-        with open(args.csv, "w", newline="") as file:
-            writer = csv.DictWriter(file, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
+        write_csv(args.csv, rows)
 
 
 if __name__ == "__main__":

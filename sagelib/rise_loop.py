@@ -16,9 +16,9 @@ from sagelib.rise_document import Carry, first_lines, parse_written, updated
 from sagelib.rise_prompts import Draft
 from sagelib.rise_task import Conversations, Task
 from sagelib.rise_types import Attempt, Curation, LoopSettings, Trial
-from sagelib.rollout import World
+from sagelib.rollout import World, judge
 from sagelib.skills import SkillLibrary
-from sagelib.types import Chain, Segment, StopReason
+from sagelib.types import Chain, Segment
 
 
 def play_trials(
@@ -51,7 +51,7 @@ def play_trials(
         try:
             task = Task(trials, handles, held, libraries, position, policy, world, format, settings, f"{seed}/{position}")
             attempts = task.play()
-            _judge(attempts, handles, world)
+            judge(attempts, handles, world)
         finally:
             world.close(handles)
         for trial, attempt, library, document in zip(trials, attempts, libraries, held, strict=True):
@@ -61,17 +61,6 @@ def play_trials(
         if position + 1 < K and settings.carry.tag:
             held = curate(trials, task.starts, held, policy, format, settings, f"{seed}/{position}/curate")
     return trials
-
-
-def _judge(attempts: list[Attempt], handles: list[Any], world: World) -> None:
-    """Outcomes of all scored attempts; a judge that failed makes an environment failure, never a zero."""
-    rows = [row for row, attempt in enumerate(attempts) if attempt.scored]
-    for row, outcome in zip(rows, world.judge([handles[row] for row in rows]), strict=True):
-        attempt = attempts[row]
-        if outcome.status != "judged":
-            attempt.stop = StopReason.env_failure
-        else:
-            attempt.fraction, attempt.success, attempt.failures = outcome.fraction, outcome.success, outcome.failures
 
 
 def curate(

@@ -13,19 +13,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback
-from trl import GRPOConfig
 
-from sagelib.optim import has_fast_bf16
 from sagelib.rise_credit import RiseCredit, advantages, loss_weights
 from sagelib.rise_rows import Row, training_rows
 from sagelib.rise_types import Trial
-from sagelib.trainer import ChainGRPOTrainer, StepLog, chain_dataset
+from sagelib.trainer import ChainGRPOTrainer, StepLog, chain_dataset, check_count, grpo_config
 from sagelib.types import Chain
 
 PlayTrials = Callable[[list[Chain], int], list[Trial]]  # (sequences of the step, step) -> S*G trials
@@ -101,71 +98,26 @@ def make_rise_trainer(
     play: PlayTrials,
     credit: RiseCredit,
     *,
-    output_dir: Path,
     copies: int,
     sequences_per_step: int,
-    learning_rate: float,
     steps: int,
-    clip_eps: float = 0.2,
-    grad_clip: float = 1.0,
     weight_decay: float = 0.01,
-    temperature: float = 1.0,
-    micro_batches: int = 1,
-    save_steps: int = 10,
-    seed: int = 0,
-    bf16: bool | None = None,
-    schedule: str = "constant",
-    adam_epsilon: float = 1e-8,
-    train_embeddings: bool = True,
     log: Callable[..., None] | None = None,
+    **settings: Any,
 ) -> RiseTrainer:
     """A trainer for ``steps`` optimizer steps of ``sequences_per_step`` sequences x ``copies`` trials; `trainer.train` runs it.
 
     ``chains`` must hold steps*sequences_per_step rows, no sequence twice in a step (it would be one group). One optimizer
-    step per rollout, no KL. (The released code takes many steps of 128 rows per rollout.)
+    step per rollout. (The released code takes many steps of 128 rows per rollout.) ``settings``: of `trainer.grpo_config`.
     """
-    if len(chains) != steps * sequences_per_step:
-        raise ValueError(
-            f"{len(chains)} sequences given, {steps} steps of {sequences_per_step} need {steps * sequences_per_step}"
-        )
+    check_count(chains, steps, sequences_per_step, "sequences")
     for first in range(0, len(chains), sequences_per_step):
         names = [chain.scenario_id for chain in chains[first : first + sequences_per_step]]
         if len(set(names)) < len(names):
             raise ValueError(f"step {first // sequences_per_step + 1} plays a sequence twice: {sorted(names)}")
-    per_step = sequences_per_step * copies
-    if per_step % micro_batches:
-        raise ValueError(f"micro_batches {micro_batches} does not divide the {per_step} trials of a step")
-    model.get_input_embeddings().weight.requires_grad_(train_embeddings)
-    on_gpu = torch.cuda.is_available()
-    args = GRPOConfig(
-        output_dir=str(output_dir),
-        use_cpu=not on_gpu,
-        bf16=has_fast_bf16() if bf16 is None else bf16,
-        gradient_checkpointing=on_gpu,
-        per_device_train_batch_size=per_step // micro_batches,
-        gradient_accumulation_steps=micro_batches,
-        num_generations=copies,
-        max_completion_length=None,
-        max_steps=steps,
-        learning_rate=learning_rate,
-        lr_scheduler_type=schedule,
-        adam_epsilon=adam_epsilon,
-        weight_decay=weight_decay,
-        max_grad_norm=grad_clip,
-        beta=0.0,
-        epsilon=clip_eps,
-        scale_rewards="none",
-        loss_type="grpo",
-        temperature=temperature,
-        disable_dropout=True,
-        shuffle_dataset=False,
-        logging_steps=1,
-        report_to=[],
-        save_strategy="steps",
-        save_steps=save_steps,
-        save_total_limit=1,
-        seed=seed,
-        disable_tqdm=True,
+    args = grpo_config(
+        model, copies=copies, per_step=sequences_per_step * copies, steps=steps, weight_decay=weight_decay, unit="trials",
+        **settings,
     )
     trainer = RiseTrainer(
         model=model,

@@ -71,7 +71,7 @@ def rollout(
         handles = [handle for group in groups for handle in group]
         try:
             episodes = _play_task(runs, handles, held, position, policy, world, format, settings, seed + position)
-            _judge(episodes, handles, world)
+            judge(episodes, handles, world)
         finally:
             world.close(handles)
         for run, episode, library in zip(runs, episodes, held, strict=True):
@@ -215,7 +215,7 @@ def _append_observations(live: list[int], episodes: list[Episode], session: Any,
     session.extend(live, chunks)
 
 
-def _judge(episodes: list[Episode], handles: list[Any], world: World) -> None:
+def judge(episodes: Sequence[Episode], handles: list[Any], world: World) -> None:
     """Outcomes of all scored episodes; a judge that failed makes an environment failure, never a zero."""
     rows = [row for row, episode in enumerate(episodes) if episode.scored]
     for row, outcome in zip(rows, world.judge([handles[row] for row in rows]), strict=True):

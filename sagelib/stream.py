@@ -11,7 +11,10 @@ from collections.abc import Callable, Sequence
 
 import pandas as pd
 
-from sagelib.evaluate import COLUMNS, episode_row
+from sagelib import datasets
+from sagelib.config import EvalConfig
+from sagelib.evaluate import COLUMNS, episode_row, evaluate
+from sagelib.play import settings as limits_of
 from sagelib.policy import Policy
 from sagelib.prompts import ChatFormat
 from sagelib.retrieval import Query, Record, Retriever
@@ -81,3 +84,24 @@ def as_record(run: ChainRun, query: Query) -> Record | None:
         return None
     made, called = episode.skills_made, episode.skills_called
     return Record(query.task_id, query.scenario_id, query.instruction, run.libraries[0], made, called)
+
+
+def play_split(
+    cfg: EvalConfig,
+    split: str,
+    policy: Policy,
+    world: World,
+    format: ChatFormat,
+    retriever: Retriever,
+    progress: Callable[[int, int], None],
+) -> tuple[pd.DataFrame, list[ChainRun]]:
+    """A split by ``cfg.protocol``: `evaluate.evaluate` (a library per scenario), or `play_stream` over all its tasks."""
+    chains, families = datasets.load_dataset(cfg.world, split, cfg.scenarios)
+    limits, options = limits_of(cfg, cfg.with_skills), {"seed": cfg.seed, "progress": progress}
+    if cfg.protocol == "scenario":
+        return evaluate(policy, world, format, chains, families, limits, **options)
+    texts = datasets.load_instructions(cfg.world, [task for chain in chains for task in chain.task_ids])
+    stream = stream_order(chains, cfg.seed)
+    return play_stream(
+        policy, world, format, stream, texts, families, limits, retriever, together=cfg.together, **options
+    )

@@ -191,16 +191,12 @@ def rollout_function(
     return rollout_func
 
 
-def make_trainer(
+def grpo_config(
     model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    chains: Sequence[Chain],
-    play: RolloutOfStep,
     *,
     output_dir: Path,
     copies: int,
-    chains_per_step: int,
-    credit_name: str,
+    per_step: int,
     learning_rate: float,
     steps: int,
     clip_eps: float = 0.2,
@@ -214,26 +210,18 @@ def make_trainer(
     schedule: str = "constant",
     adam_epsilon: float = 1e-8,
     train_embeddings: bool = True,
-    log: Callable[..., None] | None = None,
-) -> ChainGRPOTrainer:
-    """A trainer for ``steps`` optimizer steps of ``chains_per_step`` chains x K tasks x ``copies`` copies each.
+    unit: str = "sequences",
+) -> GRPOConfig:
+    """TRL's settings for ``steps`` optimizer steps of ``per_step`` sequences: strictly on-policy, no KL, no std.
 
-    ``chains`` must hold steps*chains_per_step rows. Strictly on-policy: one optimizer step per rollout, no KL, no std.
+    ``bf16``: None where this machine is fast at it. ``train_embeddings`` is set on the model. ValueError for
+    ``micro_batches`` that do not divide a step; ``unit`` is what its message calls the sequences.
     """
-    lengths = {len(chain.task_ids) for chain in chains}
-    if len(lengths) != 1:
-        raise ValueError(f"chains of one run must have equal length, got lengths {sorted(lengths)}")
-    K = lengths.pop()
-    per_step = chains_per_step * K * copies
     if per_step % micro_batches:
-        raise ValueError(f"micro_batches {micro_batches} does not divide the {per_step} sequences of a step")
-    if len(chains) != steps * chains_per_step:
-        raise ValueError(
-            f"{len(chains)} chains given, {steps} steps of {chains_per_step} need {steps * chains_per_step}"
-        )
+        raise ValueError(f"micro_batches {micro_batches} does not divide the {per_step} {unit} of a step")
     model.get_input_embeddings().weight.requires_grad_(train_embeddings)
     on_gpu = torch.cuda.is_available()
-    args = GRPOConfig(
+    return GRPOConfig(
         output_dir=str(output_dir),
         use_cpu=not on_gpu,
         bf16=has_fast_bf16() if bf16 is None else bf16,
@@ -263,6 +251,37 @@ def make_trainer(
         seed=seed,
         disable_tqdm=True,
     )
+
+
+def check_count(chains: Sequence[Chain], steps: int, per_step: int, what: str = "chains") -> None:
+    """ValueError unless there is exactly one chain for each place of each step; ``what`` they are called."""
+    if len(chains) != steps * per_step:
+        raise ValueError(f"{len(chains)} {what} given, {steps} steps of {per_step} need {steps * per_step}")
+
+
+def make_trainer(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    chains: Sequence[Chain],
+    play: RolloutOfStep,
+    *,
+    copies: int,
+    chains_per_step: int,
+    credit_name: str,
+    steps: int,
+    log: Callable[..., None] | None = None,
+    **settings: Any,
+) -> ChainGRPOTrainer:
+    """A trainer for ``steps`` optimizer steps of ``chains_per_step`` chains x K tasks x ``copies`` copies each.
+
+    ``chains`` must hold steps*chains_per_step rows. ``settings``: of `grpo_config`.
+    """
+    lengths = {len(chain.task_ids) for chain in chains}
+    if len(lengths) != 1:
+        raise ValueError(f"chains of one run must have equal length, got lengths {sorted(lengths)}")
+    K = lengths.pop()
+    args = grpo_config(model, copies=copies, per_step=chains_per_step * K * copies, steps=steps, **settings)
+    check_count(chains, steps, chains_per_step)
     trainer = ChainGRPOTrainer(
         model=model,
         reward_funcs=reward_from_rollout,
