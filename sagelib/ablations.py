@@ -26,16 +26,10 @@ def trained(label: str, train: dict[str, Any], *, smoke: bool = False, **evaluat
     return Cell(label, (SFT, ("03_train", train), ("04_evaluate", method | evaluation)), smoke)
 
 
-def other(label: str, train: dict[str, Any], *, smoke: bool = False) -> Cell:
-    """A run of 05_train_other (another start, other chains, another detector), evaluated as in the main job."""
-    evaluation = {"method": train["method"], "trainer": "05_train_other"}
-    return Cell(label, (SFT, ("05_train_other", train), ("06_evaluate_other", evaluation)), smoke)
-
-
 def stream(retrieval: str, *, smoke: bool = False) -> Cell:
     """The main job's SAGE policy on a stream of tasks, with one library for all scenarios."""
     evaluation = SAGE | {"protocol": "stream", "retrieval": retrieval}
-    return Cell(retrieval, (SFT, ("03_train", SAGE), ("06_evaluate_other", evaluation)), smoke)
+    return Cell(retrieval, (SFT, ("03_train", SAGE), ("04_evaluate", evaluation)), smoke)
 
 
 MAIN = (policy("base", "Base"), policy("sft", "SFT"), trained("SFT+GRPO", GRPO, smoke=True), trained("SAGE", SAGE, smoke=True))
@@ -45,7 +39,7 @@ STUDIES = (
         trained("skill-integrated", SAGE, smoke=True),
         trained("outcome", SAGE | {"credit": "outcome"}),
         trained("chain", SAGE | {"credit": "chain"}),
-        other("mention counts as use", SAGE | {"detector": "name_match"}),
+        trained("mention counts as use", SAGE | {"detector": "name_match"}),
     )),
     Study("11_ablate_chain_length", "chain_length", (
         trained("1", SAGE | {"chain_length": 1, "credit": "outcome"}),
@@ -59,7 +53,7 @@ STUDIES = (
     )),
     Study("13_ablate_initialization", "initialization", (
         policy("base", "Base, no RL"),
-        other("Base", SAGE | {"init": "base"}, smoke=True),
+        trained("Base", SAGE | {"init": "base"}, smoke=True),
         policy("sft", "SFT, no RL"),
         trained("SFT", SAGE, smoke=True),
     )),
@@ -73,7 +67,7 @@ STUDIES = (
     )),
     Study("15_label_free_chains", "label_free", (
         trained("chains of one scenario", SAGE, smoke=True),
-        other("chains of similar instructions", SAGE | {"chains": "similar"}),
+        trained("chains of similar instructions", SAGE | {"chains": "similar"}),
     )),
     Study("16_skill_analysis", "skills", MAIN),
     Study("17_budget_fair", "budget", (

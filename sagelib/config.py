@@ -225,8 +225,6 @@ class EvalConfig(AgentConfig):
     ngram: Positive = 2                 # words
     threshold: Share | None = None      # least similarity of an earlier task; None: the method's own
     together: Positive = 1              # tasks of the stream played at once, before their skills are stored
-    trainer: Literal["03_train", "05_train_other"] = "03_train"   # notebook that trained the policy ...
-    trained: dict[str, int | float | str | bool] = {}      # ... and parameters that tell its run from others of the method
 
     @property
     def with_skills(self) -> bool:

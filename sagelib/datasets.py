@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from sagelib.config import TrainConfig
 from sagelib.runs import ROOT
 from sagelib.types import Chain
 
@@ -76,6 +77,26 @@ def training_chains(scenarios: list[Chain], length: int, count: int, seed: int) 
         for scenario in rng.sample(scenarios, len(scenarios)):
             chains.append(Chain(scenario.scenario_id, tuple(rng.sample(scenario.task_ids, length))))
     return chains[:count]
+
+
+def chains_of(cfg: TrainConfig, scenarios: list[Chain]) -> list[Chain]:
+    """The chains that a training run consumes, in order: by scenario, or unlabelled by like instructions."""
+    count = cfg.steps * cfg.chains_per_step
+    if cfg.chains == "scenario":
+        return training_chains(scenarios, cfg.chain_length, count, cfg.seed)
+    from sagelib.embedding import Embedder  # an extra that the default installation lacks
+
+    instructions = load_instructions(cfg.world, [task_id for scenario in scenarios for task_id in scenario.task_ids])
+    return similar_chains(instructions, Embedder().encode, cfg.chain_length, count, cfg.seed)
+
+
+def alike(chains: Sequence[Chain], families: dict[str, str]) -> dict[str, float]:
+    """Percent of chains whose tasks are of one scenario, and of one family."""
+    scenarios = [{task_id.rsplit("_", 1)[0] for task_id in chain.task_ids} for chain in chains]
+    return {
+        "chains_of_one_scenario": 100 * sum(len(s) == 1 for s in scenarios) / len(chains),
+        "chains_of_one_family": 100 * sum(len({families[x] for x in s}) == 1 for s in scenarios) / len(chains),
+    }
 
 
 def similar_chains(

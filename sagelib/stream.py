@@ -13,11 +13,12 @@ import pandas as pd
 
 from sagelib import datasets
 from sagelib.config import EvalConfig
+from sagelib.embedding import Embedder
 from sagelib.evaluate import COLUMNS, episode_row, evaluate
 from sagelib.play import settings as limits_of
 from sagelib.policy import Policy
 from sagelib.prompts import ChatFormat
-from sagelib.retrieval import Query, Record, Retriever
+from sagelib.retrieval import NEEDS_EMBEDDINGS, Query, Record, Retriever
 from sagelib.rollout import RolloutSettings, World, rollout
 from sagelib.skills import SkillLibrary
 from sagelib.types import Chain, ChainRun
@@ -92,7 +93,6 @@ def play_split(
     policy: Policy,
     world: World,
     format: ChatFormat,
-    retriever: Retriever,
     progress: Callable[[int, int], None],
 ) -> tuple[pd.DataFrame, list[ChainRun]]:
     """A split by ``cfg.protocol``: `evaluate.evaluate` (a library per scenario), or `play_stream` over all its tasks."""
@@ -101,7 +101,8 @@ def play_split(
     if cfg.protocol == "scenario":
         return evaluate(policy, world, format, chains, families, limits, **options)
     texts = datasets.load_instructions(cfg.world, [task for chain in chains for task in chain.task_ids])
-    stream = stream_order(chains, cfg.seed)
+    stream, encode = stream_order(chains, cfg.seed), Embedder().encode if cfg.retrieval in NEEDS_EMBEDDINGS else None
+    retriever = Retriever(cfg.retrieval, cfg.top_k, cfg.groups, cfg.ngram, cfg.threshold, cfg.seed, encode)
     return play_stream(
         policy, world, format, stream, texts, families, limits, retriever, together=cfg.together, **options
     )

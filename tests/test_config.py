@@ -113,8 +113,8 @@ def test_the_baseline_is_the_same_trainer_without_skills():
 def test_ablations_leave_the_defaults_alone_and_name_what_does_not_fit():
     train, evaluation = TrainConfig.from_parameters("laptop", method="sage"), EvalConfig.from_parameters("laptop", method="sage")
     assert (train.init, train.chains, train.detector) == ("sft", "scenario", "strict")
-    assert (evaluation.protocol, evaluation.retrieval, evaluation.detector, evaluation.trained) == (
-        "scenario", "same_scenario", "strict", {})
+    assert (evaluation.protocol, evaluation.retrieval, evaluation.detector) == (
+        "scenario", "same_scenario", "strict")
     with pytest.raises(ConfigError, match="retrieval = 'bm25' chooses.*use protocol = 'stream'"):
         EvalConfig.from_parameters("laptop", method="sage", retrieval="bm25")
     assert EvalConfig.from_parameters("laptop", method="sage", retrieval="bm25", protocol="stream").top_k == 6

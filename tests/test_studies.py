@@ -16,7 +16,7 @@ from sagelib.graph import Cell, Node, Scheduler, Study, add_studies, expand, nod
 from sagelib.runner import declared
 from sagelib.runs import ROOT, RunError
 
-CONFIGS = {"03_train": TrainConfig, "05_train_other": TrainConfig, "04_evaluate": EvalConfig, "06_evaluate_other": EvalConfig}
+CONFIGS = {"03_train": TrainConfig, "04_evaluate": EvalConfig}
 
 
 def grid(profile="laptop", seeds=(0, 1)):
@@ -46,7 +46,7 @@ def test_every_training_has_the_main_job_s_budget(cell):
 def test_equal_runs_are_one_node_and_the_main_table_is_unchanged():
     main, nodes = expand(cli.GRAPH, "laptop", [0, 1]), grid()
     assert nodes[: len(main)] == main and all(node.main for node in main) and not any(n.main for n in nodes[len(main) :])
-    trainings = [n for n in nodes if n.notebook in ("03_train", "05_train_other")]
+    trainings = [n for n in nodes if n.notebook == "03_train"]
     assert len({(n.notebook, json.dumps(n.parameters, sort_keys=True)) for n in trainings}) == len(trainings)
     assert all(max(node.needs, default=-1) < i for i, node in enumerate(nodes))
     reward = next(n for n in nodes if n.notebook == "10_ablate_reward")
@@ -60,10 +60,10 @@ def test_equal_runs_are_one_node_and_the_main_table_is_unchanged():
 def test_only_a_study_chooses_its_cells_and_only_a_main_notebook_the_main_runs():
     nodes = grid()
     chosen = [nodes[i] for i in only(nodes, "13_ablate_initialization")]
-    assert sorted({n.notebook for n in chosen}) == ["01_collect", "02_sft", "03_train", "04_evaluate", "05_train_other",
-                                                    "06_evaluate_other", "13_ablate_initialization"]
-    others = [n.name for n in chosen if n.notebook == "05_train_other"]
-    assert others == [f"05_train_other sage init=base seed {s}" for s in (0, 1)]
+    assert sorted({n.notebook for n in chosen}) == ["01_collect", "02_sft", "03_train", "04_evaluate",
+                                                    "13_ablate_initialization"]
+    others = [n.name for n in chosen if n.notebook == "03_train" and "init" in n.parameters]
+    assert others == [f"03_train sage init=base seed {s}" for s in (0, 1)]
     assert {nodes[i].name for i in only(nodes, "03_train")} == {
         "01_collect", "02_sft 0", *(f"03_train {m} seed {s}" for m in ("sage", "sft_grpo") for s in (0, 1))}
     assert {s.notebook for s in STUDIES} <= {nodes[i].notebook for i in only(nodes, "91_tables")}
