@@ -22,6 +22,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from sagelib.profiles import PROFILE_WORLD, PROFILES
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -142,11 +144,32 @@ def code_hash(file: Path) -> str:
     return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()
 
 
+def settings_hash(config: Path, names: set[str]) -> str:
+    """sha256 of config.py with those of its classes alone that are among the names, and of what profiles.py says of them.
+
+    So another setting of training leaves the runs of 02_sft as they are.
+    """
+    tree = ast.parse(config.read_text())
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    kept, todo = set(), names & classes.keys()
+    while todo:
+        kept |= todo
+        todo = {base.id for name in todo for base in classes[name].bases if isinstance(base, ast.Name)} & classes.keys() - kept
+    tree.body = [node for node in tree.body if not isinstance(node, ast.ClassDef) or node.name in kept]
+    text = ast.unparse(tree)
+    profiles = {name: {section: values for section, values in sections.items() if f"= {section!r}" in text}
+                for name, sections in PROFILES.items()}
+    return hashlib.sha256(json.dumps([text, profiles, PROFILE_WORLD], sort_keys=True).encode()).hexdigest()
+
+
 def run_id(notebook: Path, parameters: Mapping[str, Any], world: str | None, inputs: Iterable[str]) -> str:
     """Ten hex digits of everything that decides the outcome: notebook, parameters, library, world hash, input runs."""
     cells = notebook_cells(notebook)
     code = "\n".join(c["source"] for c in cells if c["type"] == "code")
-    library = {file.name: code_hash(file) for file in library_sources(code)}
+    files = {file.name: file for file in library_sources(code)}
+    names = imported_names(code).union(*(imported_names(file.read_text()) for file in files.values()))
+    files.pop("profiles.py", None)
+    library = {name: settings_hash(file, names) if name == "config.py" else code_hash(file) for name, file in files.items()}
     parts = [code, dict(parameters), library, world, sorted(inputs)]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:10]
 

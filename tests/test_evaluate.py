@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sagelib import datasets, figures, stats
+from sagelib import chaining, datasets, figures, stats
 from sagelib.evaluate import COLUMNS, summarise
 from sagelib.types import Chain
 
@@ -135,12 +135,12 @@ def test_hexadecimal_ids_stay_text(tmp_path):
 
 def test_training_chains_are_ordered_draws_of_one_scenario():
     scenarios = [Chain(f"s{i}", tuple(f"s{i}_{k}" for k in (1, 2, 3))) for i in range(5)]
-    chains = datasets.training_chains(scenarios, 2, 12, seed=3)
-    assert len(chains) == 12 and chains == datasets.training_chains(scenarios, 2, 12, seed=3)
+    chains = chaining.training_chains(scenarios, 2, 12, seed=3)
+    assert len(chains) == 12 and chains == chaining.training_chains(scenarios, 2, 12, seed=3)
     assert {c.scenario_id for c in chains[:5]} == {s.scenario_id for s in scenarios}   # an epoch sees each once
     assert all(len(set(c.task_ids)) == 2 and all(t.startswith(c.scenario_id) for t in c.task_ids) for c in chains)
     with pytest.raises(ValueError, match="chain length 4"):
-        datasets.training_chains(scenarios, 4, 1, seed=0)
+        chaining.training_chains(scenarios, 4, 1, seed=0)
 
 
 def test_similar_chains_join_neighbours_whatever_their_scenario():
@@ -152,16 +152,16 @@ def test_similar_chains_join_neighbours_whatever_their_scenario():
         return np.stack([np.cos(angle), np.sin(angle)], axis=1)
 
     instructions = {task_id: task_id for task_id in places}
-    chains = datasets.similar_chains(instructions, encode, 2, 60, seed=1)
-    assert len(chains) == 60 and chains == datasets.similar_chains(instructions, encode, 2, 60, seed=1)
+    chains = chaining.similar_chains(instructions, encode, 2, 60, seed=1)
+    assert len(chains) == 60 and chains == chaining.similar_chains(instructions, encode, 2, 60, seed=1)
     pairs = {frozenset(c.task_ids) for c in chains}
     assert pairs == {frozenset({f"s{a}_{k}", f"s{b}_{k}"}) for k in (1, 2) for a, b in ((0, 1), (1, 2), (0, 2))}
     assert all(c.scenario_id == c.task_ids[0][:2] for c in chains)
-    three = datasets.similar_chains(instructions, encode, 3, 6, seed=1)
+    three = chaining.similar_chains(instructions, encode, 3, 6, seed=1)
     assert {frozenset(c.task_ids) for c in three} == {frozenset(k for k in places if k.endswith(e)) for e in ("_1", "_2")}
-    assert {frozenset(c.task_ids) for c in datasets.similar_chains(instructions, encode, 2, 60, 1, neighbours=1)} < pairs
+    assert {frozenset(c.task_ids) for c in chaining.similar_chains(instructions, encode, 2, 60, 1, neighbours=1)} < pairs
     with pytest.raises(ValueError, match="chain length 7.*from 2 up to the 6 tasks"):
-        datasets.similar_chains(instructions, encode, 7, 1, seed=0)
+        chaining.similar_chains(instructions, encode, 7, 1, seed=0)
 
 
 def test_missing_world_names_the_command():

@@ -254,6 +254,34 @@ def test_only_imported_modules_count_and_comments_do_not(tmp_path):
     assert runs.code_hash(tmp_path / "b.py") != before
 
 
+CONFIG = '''
+LIMIT = 1
+class Strict: pass
+class AConfig(Strict):
+    section: str = "a"
+    x: int = {x}
+class BConfig(AConfig):
+    section: str = "b"
+    y: int = {y}
+'''
+
+
+def test_a_setting_counts_only_for_the_runs_whose_class_it_is_in(tmp_path, monkeypatch):
+    config = tmp_path / "config.py"
+
+    def hashes(x=1, y=1, **profiles) -> tuple[str, str]:
+        config.write_text(CONFIG.format(x=x, y=y))
+        monkeypatch.setattr(runs, "PROFILES", {"laptop": profiles})
+        return runs.settings_hash(config, {"AConfig"}), runs.settings_hash(config, {"BConfig"})
+
+    a, b = hashes()
+    assert a != b
+    assert hashes(y=2)[0] == a and hashes(y=2)[1] != b
+    assert hashes(x=2)[0] != a and hashes(x=2)[1] != b          # a base class counts for the class that has it
+    assert hashes(b={"y": 3})[0] == a and hashes(b={"y": 3})[1] != b
+    assert hashes(a={"x": 3})[0] != a
+
+
 def test_write_json_keeps_the_old_file_when_the_disk_is_full(tmp_path, monkeypatch):
     target = tmp_path / "run.json"
     runs.write_json(target, {"a": 1})
