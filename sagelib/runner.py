@@ -129,7 +129,7 @@ class Job:
         world = runs.world_record(effective.get("world") or PROFILE_WORLD.get(profile, profile))
         self.inputs = [_as_input(path) for path in inputs]
         self.run_id = runs.run_id(self.notebook, self.parameters, world and world["hash"],
-                                  [r["run_id"] for r in self.inputs])
+                                  [_content(path) for path in inputs])
         self.dir = runs.runs_root() / profile / f"{self.notebook.stem}-{self.run_id}"
         self.start_record = {"run_id": self.run_id, "notebook": self.notebook.stem, "profile": profile, "seed": seed,
                              "parameters": self.parameters, "inputs": self.inputs, "world": world}
@@ -182,6 +182,12 @@ class Job:
     def record(self) -> dict:
         """The run's record now."""
         return runs.read_run(self.dir)
+
+
+def _content(directory: Path) -> str:
+    """What a run made, whichever code made it: a collection that comes out the same again leaves its policies valid."""
+    record = runs.read_run(directory)
+    return json.dumps([record["notebook"], record["parameters"], record["artifacts"]], sort_keys=True)
 
 
 def _as_input(directory: Path) -> dict:

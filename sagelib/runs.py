@@ -163,7 +163,7 @@ def settings_hash(config: Path, names: set[str]) -> str:
 
 
 def run_id(notebook: Path, parameters: Mapping[str, Any], world: str | None, inputs: Iterable[str]) -> str:
-    """Ten hex digits of everything that decides the outcome: notebook, parameters, library, world hash, input runs."""
+    """Ten hex digits of everything that decides the outcome: notebook, parameters, library, world hash, what inputs made."""
     cells = notebook_cells(notebook)
     code = "\n".join(c["source"] for c in cells if c["type"] == "code")
     files = {file.name: file for file in library_sources(code)}
