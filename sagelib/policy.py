@@ -7,7 +7,7 @@ each token is computed once (same tokens as with a full prefill each turn, see t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -79,30 +79,54 @@ class CachedPolicy:
 
 
 class CachedSession:
-    """Rows share one left-padded matrix with holes; a hole is masked and takes no position."""
+    """Between two calls each row lies by itself, without padding; `generate` lines up the rows that it is asked for.
+
+    Within a call rows share one left-padded matrix with holes; a hole is masked and takes no position. Rows that ended
+    leave the matrix once they are a quarter of it: otherwise every row costs as much as the longest.
+    """
+
+    SPARSE = 0.75
 
     def __init__(self, policy: CachedPolicy, prompts: Sequence[list[int]], seed: int) -> None:
         self.policy = policy
-        self.live = list(range(len(prompts)))  # original row of each row in the cache
-        self.pending: list[list[int]] = [list(p) for p in prompts]  # ids not yet in the cache, per live row
-        self.cache = Cache(layer_class_to_replicate=GrowingLayer)
+        self.pending: list[list[int]] = [list(p) for p in prompts]  # ids of each row that were not computed yet
+        self.parked: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}  # row -> keys, values (H, T, D) per layer
         self.device = policy.model.device
-        self.mask_BT = torch.zeros(len(prompts), 0, dtype=torch.long, device=self.device)
         self.generator = torch.Generator().manual_seed(seed)
 
     def extend(self, rows: Sequence[int], chunks: Sequence[list[int]]) -> None:
         for row, chunk in zip(rows, chunks, strict=True):
-            self.pending[self.live.index(row)] += chunk
+            self.pending[row] += chunk
 
-    def _keep(self, rows: Sequence[int]) -> None:
-        if list(rows) == self.live:
-            return
-        index = [self.live.index(row) for row in rows]
-        if self.mask_BT.shape[1]:
-            self.cache.batch_select_indices(torch.tensor(index, device=self.device))
+    def _line_up(self, rows: Sequence[int]) -> None:
+        """The rows' keys and values become one cache, aligned at the right; rows that are left out are forgotten."""
+        self.cache = Cache(layer_class_to_replicate=GrowingLayer)
+        parked, self.parked = self.parked, {}
+        lengths = [parked[row][0][0].shape[1] if parked else 0 for row in rows]
+        width = max(lengths)
+        self.mask_BT = torch.zeros(len(rows), width, dtype=torch.long, device=self.device)
+        for i, length in enumerate(lengths):
+            self.mask_BT[i, width - length :] = 1
+        for layer in range(len(parked[rows[0]]) if parked else 0):
+            lined_up = []
+            for part in (0, 1):
+                first = parked[rows[0]][layer][part]
+                whole_BHTD = first.new_zeros(len(rows), first.shape[0], width, first.shape[2])
+                for i, row in enumerate(rows):
+                    whole_BHTD[i, :, width - lengths[i] :] = parked[row][layer][part]
+                lined_up.append(whole_BHTD)
+            self.cache.update(*lined_up, layer)
+
+    def _park(self, slots: Sequence[int], rows: Sequence[int]) -> None:
+        """Take the keys and values of these rows of the matrix out of it, without its holes."""
+        for slot, row in zip(slots, rows, strict=True):
+            real_T = self.mask_BT[slot].bool()
+            self.parked[row] = [(a.keys[slot][:, real_T], a.values[slot][:, real_T]) for a in self.cache.layers]
+
+    def _select(self, slots: Sequence[int]) -> None:
+        index = torch.tensor(slots, device=self.device)
+        self.cache.batch_select_indices(index)
         self.mask_BT = self.mask_BT[index]
-        self.pending = [self.pending[i] for i in index]
-        self.live = list(rows)
 
     def _feed(self, ids_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
         """Run the model on new columns; returns the last column's logits (B, V) in float32."""
@@ -118,33 +142,52 @@ class CachedSession:
         )
         return out.logits[:, -1].float()
 
-    @torch.no_grad()
-    def generate(self, rows: Sequence[int], max_new_tokens: int) -> list[Sample]:
-        self._keep(rows)
-        size, pad, ends = len(rows), self.policy.pad_id, self.policy.end_ids
-        width = max(map(len, self.pending))
-        ids_BT = torch.full((size, width), pad, device=self.device)
-        mask_BT = torch.zeros(size, width, dtype=torch.long, device=self.device)
-        for i, chunk in enumerate(self.pending):
+    def _feed_pending(self, rows: Sequence[int]) -> torch.Tensor:
+        """Compute what was not computed yet; logits (B, V). Equal prompts (the copies of a task) are computed once."""
+        chunks = [tuple(self.pending[row]) for row in rows]
+        if not self.mask_BT.shape[1]:
+            chunks = list(dict.fromkeys(chunks))
+            self.mask_BT = self.mask_BT[: len(chunks)]
+        width = max(map(len, chunks))
+        ids_BT = torch.full((len(chunks), width), self.policy.pad_id, device=self.device)
+        mask_BT = torch.zeros(len(chunks), width, dtype=torch.long, device=self.device)
+        for i, chunk in enumerate(chunks):
             ids_BT[i, width - len(chunk) :] = torch.tensor(chunk, device=self.device)
             mask_BT[i, width - len(chunk) :] = 1
         logits_BV = self._feed(ids_BT, mask_BT)
-        ids: list[list[int]] = [[] for _ in rows]
-        logprobs: list[list[float]] = [[] for _ in rows]
-        open_B = torch.ones(size, dtype=torch.long, device=self.device)
+        if len(chunks) == len(rows):
+            return logits_BV
+        copies = [chunks.index(tuple(self.pending[row])) for row in rows]
+        self._select(copies)
+        return logits_BV[copies]
+
+    @torch.no_grad()
+    def generate(self, rows: Sequence[int], max_new_tokens: int) -> list[Sample]:
+        self._line_up(rows)
+        logits_BV = self._feed_pending(rows)
+        samples = {row: Sample([], [], "length") for row in rows}
+        inside, is_open = list(rows), dict.fromkeys(rows, True)  # rows of the matrix; which of them go on
         for step in range(max_new_tokens):
             next_B, logprob_B = self._sample(logits_BV)
-            for i in open_B.nonzero()[:, 0].tolist():
-                ids[i].append(int(next_B[i]))
-                logprobs[i].append(float(logprob_B[i]))
-                if ids[i][-1] in ends:
-                    open_B[i] = 0
-            if step + 1 == max_new_tokens or not open_B.any():
+            for row, token, logprob in zip(inside, next_B.tolist(), logprob_B.tolist(), strict=True):
+                if is_open[row]:
+                    samples[row].ids.append(token)
+                    samples[row].logprobs.append(logprob)
+                    is_open[row] = token not in self.policy.end_ids
+            going = [slot for slot, row in enumerate(inside) if is_open[row]]
+            if step + 1 == max_new_tokens or not going:
                 break
-            logits_BV = self._feed(torch.where(open_B.bool(), next_B, pad)[:, None], open_B[:, None])
-        # The last sampled token of a row is not in the cache yet: it leads the next chunk.
-        self.pending = [row_ids[-1:] for row_ids in ids]
-        return [Sample(a, b, "stop" if a[-1] in ends else "length") for a, b in zip(ids, logprobs, strict=True)]
+            if len(going) <= self.SPARSE * len(inside):
+                ended = [slot for slot, row in enumerate(inside) if not is_open[row]]
+                self._park(ended, [inside[slot] for slot in ended])
+                self._select(going)
+                inside, next_B = [inside[slot] for slot in going], next_B[going]
+            open_B = torch.tensor([is_open[row] for row in inside], device=self.device)
+            logits_BV = self._feed(torch.where(open_B, next_B, self.policy.pad_id)[:, None], open_B.long()[:, None])
+        self._park(range(len(inside)), inside)
+        for row in rows:
+            self.pending[row] = samples[row].ids[-1:]  # not computed yet: it leads the next chunk
+        return [replace(samples[row], finish="length" if is_open[row] else "stop") for row in rows]
 
     def _sample(self, logits_BV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if self.policy.temperature == 0:
