@@ -11,6 +11,7 @@ import torch
 from fakes import ReplayPolicy, tiny_format
 from test_generator import ENGINE
 
+from sagelib import cli
 from sagelib.credit import CREDIT
 from sagelib.prompts import reply
 from sagelib.retrieval import METHODS
@@ -143,3 +144,40 @@ def test_the_model_is_sampled_with_its_own_log_probabilities(tmp_path, monkeypat
         logits_TV = names["model"](torch.tensor([prompt + sample.ids])).logits[0, len(prompt) - 1:-1].float()
     expected = logits_TV.log_softmax(-1).gather(1, torch.tensor(sample.ids)[:, None])[:, 0]
     assert sample.logprobs == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+# ---- the rest of the README
+
+def table(heading: str) -> list[list[str]]:
+    """The rows of the first table under a heading, without its head."""
+    section = re.split(r"(?m)^## ", README.split(f"\n## {heading}\n", 1)[1])[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_requirements_are_stated_for_every_profile_that_runs():
+    reproduce = next(a for a in cli.parser()._actions if a.dest == "command").choices["reproduce"]
+    offered = next(a for a in reproduce._actions if a.dest == "profile").choices
+    rows = {row[0]: row[1:] for row in table("Requirements")}
+    assert set(rows) == set(offered) and all(len(row) == 6 and all(row) for row in rows.values())
+
+
+def test_commands_of_the_readme_are_understood():
+    lines = re.findall(r"(?m)^    (\./workbench .+?)(?:  +#.*)?$", README)
+    lines += re.findall(r"`(\./workbench [^`]+)`", README)
+    words = [re.sub(r"[\[\]]", "", line).replace("--profile P", "--profile smoke").split()[1:] for line in lines]
+    assert len(words) > 10
+    for word in words:
+        assert cli.parse(word).command == word[0]
+
+
+def test_files_of_the_readme_exist():
+    names = set(re.findall(r"`((?:sagelib|tests|figures|benchmarks|notebooks)/[\w./*]+)`", README))
+    names |= set(re.findall(r"\]\(([\w./]+)\)", README))
+    assert len(names) > 15
+    assert [name for name in sorted(names) if not list(ROOT.glob(name))] == []
+
+
+def test_every_notebook_is_in_the_readme():
+    numbers = {path.stem[:2] for path in (ROOT / "notebooks").glob("*.ipynb")}
+    assert {number for number in numbers if f"`{number}" in README} == numbers
