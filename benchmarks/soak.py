@@ -4,8 +4,9 @@
 
 Groups of 8 copies. Of the episodes 5 % (--share) each: end their own process, loop for ever, eat memory, print far too much,
 are killed from outside (SIGKILL by process id, of this pool's own children only). Of the groups 5 % each: the template is
-killed while it opens them; the judge's worker is killed while it judges them. The others play the reference solution or do
-nothing; their verdicts are checked. At the end the judge itself is killed, and a fresh pool must work.
+killed while it opens them; the judge's worker is killed while it judges them; the judge itself is killed before it does. The
+others play the reference solution or do nothing; their verdicts are checked. At the end the judge's guard is killed, and a
+fresh pool must work. --step-s has to leave ordinary blocks time on a machine with other work.
 
 Exit code 1 when a fault was not counted as expected, a verdict was wrong, or something grew (see `verdict`).
 """
@@ -34,7 +35,7 @@ AGENT = {  # what the agent does -> its code, the statuses that are right
     "huge_output": ("for _ in range(100): print('x' * 100000)", {"ok"}),
     "killed_outside": ("print(1)", {"died"}),
 }
-OURS = ("template_killed", "judge_worker_killed")
+OURS = ("template_killed", "judge_worker_killed", "judge_killed")
 COPIES = 8
 
 
@@ -54,6 +55,29 @@ def children(pid: int) -> list[int]:
         return [int(word) for path in Path(f"/proc/{pid}/task").glob("*/children") for word in path.read_text().split()]
     except OSError:
         return []
+
+
+def only_child(pid: int) -> int:
+    """The one living child of a process, once it is there: the judge of a guard that may be replacing it."""
+    while True:
+        found = [one for one in children(pid) if "Z (zombie)" not in _status(one)]
+        if len(found) == 1:
+            return found[0]
+        time.sleep(0.02)
+
+
+def guard_of(pool: EnginePool) -> int:
+    """The guard of the pool's judge: the one child of the server that is no episode."""
+    stats = pool.stats()
+    [guard] = set(children(stats["server_pid"])) - set(stats["episode_pids"])
+    return guard
+
+
+def _status(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return "Z (zombie)"   # gone
 
 
 class Sniper:
@@ -105,7 +129,7 @@ class Soak:
             "idle"]))
         return found
 
-    def group(self, pool: EnginePool, server: int, judge: int) -> None:
+    def group(self, pool: EnginePool, server: int, guard: int) -> None:
         """One group: open, one step each, judge, close."""
         task, roles = self.random.choice(self.tasks), self.roles()
         draw = self.random.random()
@@ -116,17 +140,29 @@ class Soak:
         self._kill_outside(pool, episodes, roles)
         results = pool.step([(e, self._code(task, role)) for e, role in zip(episodes, roles, strict=True)])
         self._count_steps(roles, results)
-        if draw < 2 * self.share:
-            with Sniper(judge, children(judge)) as sniper:
-                outcomes = pool.judge(episodes)
-            self.injected["judge_worker_killed"] += bool(sniper.shot)
-            good = all(outcome.status == "judged" for outcome in outcomes)
-            self.counted["judge_worker_killed"] += bool(sniper.shot) and good
-            self.statuses["judge_worker_killed"].update(outcome.status for outcome in outcomes)
-        else:
-            outcomes = pool.judge(episodes)
+        outcomes = self._judged_under_fire(pool, episodes, guard, int(draw / self.share))
         self._check(task, roles, results, outcomes)
         pool.close(episodes)
+
+    def _judged_under_fire(self, pool: EnginePool, episodes: list[Episode], guard: int, what: int) -> list[Outcome]:
+        """The verdicts; on the way the judge's worker (what = 1) or the judge (2) is killed, which must cost none of them."""
+        judge, before = only_child(guard), pool.judge_restarts
+        name, shot = OURS[what] if what in (1, 2) else "", 0
+        if name == "judge_worker_killed":
+            with Sniper(judge, children(judge)) as sniper:
+                outcomes = pool.judge(episodes)
+            shot = sniper.shot
+        else:
+            if name == "judge_killed":
+                os.kill(judge, signal.SIGKILL)
+                shot = judge
+            outcomes = pool.judge(episodes)
+        if shot:
+            good = all(outcome.status == "judged" for outcome in outcomes)
+            self.injected[name] += 1
+            self.counted[name] += good and pool.judge_restarts - before == (name == "judge_killed")
+            self.statuses[name].update(outcome.status for outcome in outcomes)
+        return outcomes
 
     def _code(self, task: str, role: str) -> str:
         if role in AGENT:
@@ -134,22 +170,26 @@ class Soak:
         return reference(self.world, task) if role == "solve" else "x = 1"
 
     def _opened_under_fire(self, pool: EnginePool, server: int, task: str) -> None:
-        """The template dies while it opens the group: all copies are our fault, none is ever scored, the next group is fine."""
+        """The template dies while it opens the group: all copies are our fault, none is ever scored, the next group is fine.
+
+        A shot that comes late hits one of the copies instead: then it alone is dead.
+        """
         with Sniper(server, children(server)) as sniper:
             [episodes] = pool.open([(task, COPIES)])
         results = pool.step([(episode, "print(1)") for episode in episodes])
         outcomes = pool.judge(episodes)
-        lost = {r.status for r in results} == {"env_failure"} and {o.status for o in outcomes} == {"env_failure"}
-        self.injected["template_killed"] += bool(sniper.shot)
-        self.counted["template_killed"] += bool(sniper.shot) and lost
-        self.statuses["template_killed"].update(result.status for result in results)
+        statuses = Counter(r.status for r in results)
+        late = statuses == {"died": 1, "ok": COPIES - 1}
+        name = "killed_outside" if late else "template_killed"
+        lost = set(statuses) == {"env_failure"} and {o.status for o in outcomes} == {"env_failure"}
+        self.injected[name] += bool(sniper.shot)
+        self.counted[name] += bool(sniper.shot) and (lost or late)
+        self.statuses[name].update(statuses)
         pool.close(episodes)
 
-    def _kill_outside(self, pool: EnginePool, episodes: list[Episode], roles: list[str]) -> None:
-        """Each copy that is to be killed is found by what only its own process can say: its process id in the server's list.
-
-        The server lists them in the order in which a group's copies were forked, which is the order of `episodes`.
-        """
+    @staticmethod
+    def _kill_outside(pool: EnginePool, episodes: list[Episode], roles: list[str]) -> None:
+        """The copies with that role are killed by their process ids, which the server lists in the order of the copies."""
         pids = pool.stats()["episode_pids"][-COPIES:]
         for pid, role in zip(pids, roles, strict=True):
             if role == "killed_outside":
@@ -171,10 +211,10 @@ class Soak:
                 self.wrong.append(f"{task} {role}: {result.status} {result.error}, {outcome.status} {outcome.success}")
 
 
-def figures(pool: EnginePool, judge: int) -> dict[str, float]:
+def figures(pool: EnginePool, guard: int) -> dict[str, float]:
     """What must not grow."""
     stats = pool.stats()
-    server = stats["server_pid"]
+    server, judge = stats["server_pid"], only_child(guard)
     return {
         "client_rss_mb": _rss_mb(os.getpid()),
         "server_rss_mb": _rss_mb(server),
@@ -186,7 +226,7 @@ def figures(pool: EnginePool, judge: int) -> dict[str, float]:
         "episodes_known": stats["episodes"] + len(pool._episodes),
         "scratch_mb": stats["scratch_mb"],
         "mounts": len(Path(f"/proc/{server}/mountinfo").read_text().splitlines()),
-        "temp_files": sum(name.startswith("sagelib-engine-") for name in os.listdir(tempfile.gettempdir())),
+        "temp_files": len(os.listdir(tempfile.gettempdir())),
     }
 
 
@@ -200,12 +240,12 @@ def _rss_mb(pid: int) -> float:
 MAY_GROW = {"client_rss_mb": 30.0, "server_rss_mb": 30.0, "judge_rss_mb": 30.0, "scratch_mb": 1.0}  # nothing else may at all
 
 
-def judge_killed(world: Path, limits: Limits, task: str) -> dict[str, object]:
-    """The judge itself dies: every verdict is our fault then, never a zero, and a new pool is whole."""
+def guard_killed(world: Path, limits: Limits, task: str) -> dict[str, object]:
+    """The judge's guard dies, and the judge with it: every verdict is our fault then, never a zero, and a new pool is whole."""
     with EnginePool(world, limits=limits) as pool:
-        [judge] = children(pool.stats()["server_pid"])
+        guard = guard_of(pool)
         [[episode]] = pool.open([(task, 1)])
-        os.kill(judge, signal.SIGKILL)
+        os.kill(guard, signal.SIGKILL)
         first = pool.judge([episode])[0].status
         stepped = pool.step([(episode, "print(1)")])[0].status
     with EnginePool(world, limits=limits) as pool:
@@ -222,33 +262,12 @@ def main() -> int:
     parser.add_argument("--share", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--step-s", type=float, default=2.0)
     options = parser.parse_args()
-    limits, soak, began = Limits(step_s=2.0), Soak(options.world, options.share, options.seed), time.time()
-    warm_up, warm = max(COPIES, options.episodes // 10), None
-    before = sum(name.startswith("sagelib-engine-") for name in os.listdir(tempfile.gettempdir()))
-    with EnginePool(options.world, limits=limits) as pool:
-        server = pool.stats()["server_pid"]
-        [judge] = children(server)
-        while soak.episodes < options.episodes:
-            soak.group(pool, server, judge)
-            if warm is None and soak.episodes >= warm_up:
-                warm = settled(pool, judge)
-        end = settled(pool, judge)
-        pids = [server, judge]
-    dead_judge = judge_killed(options.world, limits, soak.tasks[0])
-    report = {
-        "episodes": soak.episodes,
-        "seconds": time.time() - began,
-        "injected": dict(soak.injected),
-        "counted": dict(soak.counted),
-        "statuses": {name: dict(counts) for name, counts in soak.statuses.items()},
-        "wrong_verdicts": soak.wrong,
-        "judge_killed": dead_judge,
-        "warm": warm,
-        "end": end,
-        "processes_left": [pid for pid in pids if Path(f"/proc/{pid}").exists()],
-        "temp_files_left": sum(name.startswith("sagelib-engine-") for name in os.listdir(tempfile.gettempdir())) - before,
-    }
+    with tempfile.TemporaryDirectory() as own:   # so that the temporary files that are counted are ours
+        tempfile.tempdir = own
+        report = run(options)
+        tempfile.tempdir = None
     report["faults"] = verdict(report)
     text = json.dumps(report, indent=1)
     print(text)
@@ -257,10 +276,40 @@ def main() -> int:
     return 1 if report["faults"] else 0
 
 
-def settled(pool: EnginePool, judge: int) -> dict[str, float]:
+def run(options: argparse.Namespace) -> dict:
+    """The soak's report, without its verdict."""
+    limits, soak, began = Limits(step_s=options.step_s), Soak(options.world, options.share, options.seed), time.time()
+    warm_up, warm = max(COPIES, options.episodes // 10), None
+    with EnginePool(options.world, limits=limits) as pool:
+        server, guard = pool.stats()["server_pid"], guard_of(pool)
+        while soak.episodes < options.episodes:
+            soak.group(pool, server, guard)
+            if warm is None and soak.episodes >= warm_up:
+                warm = settled(pool, guard)
+        end, restarts = settled(pool, guard), pool.judge_restarts
+        pids = [server, guard, only_child(guard)]
+    dead_guard = guard_killed(options.world, limits, soak.tasks[0])
+    return {
+        "episodes": soak.episodes,
+        "seconds": time.time() - began,
+        "step_s": options.step_s,
+        "injected": dict(soak.injected),
+        "counted": dict(soak.counted),
+        "statuses": {name: dict(counts) for name, counts in soak.statuses.items()},
+        "wrong_verdicts": soak.wrong,
+        "judge_restarts": restarts,
+        "guard_killed": dead_guard,
+        "warm": warm,
+        "end": end,
+        "processes_left": [pid for pid in pids if Path(f"/proc/{pid}").exists()],
+        "temp_files_left": len(os.listdir(tempfile.gettempdir())),
+    }
+
+
+def settled(pool: EnginePool, guard: int) -> dict[str, float]:
     """The figures once killed processes have gone, or after three seconds."""
     deadline = time.monotonic() + 3
-    while (found := figures(pool, judge))["processes"] > 2 and time.monotonic() < deadline:
+    while (found := figures(pool, guard))["processes"] > 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     return found
 
@@ -276,9 +325,10 @@ def verdict(report: dict) -> list[str]:
     faults += [f"{name} grew: {a:g} -> {b:g}" for name, (a, b) in grown.items() if b > a + MAY_GROW.get(name, 0)]
     faults += [f"{len(report['wrong_verdicts'])} wrong verdicts"] if report["wrong_verdicts"] else []
     expected = {"verdict": "env_failure", "step": "ok", "new_pool": ["ok", "judged", True]}
-    faults += [f"killed judge: {report['judge_killed']}"] if report["judge_killed"] != expected else []
+    faults += [f"killed guard: {report['guard_killed']}"] if report["guard_killed"] != expected else []
     faults += [f"processes left: {report['processes_left']}"] if report["processes_left"] else []
-    return faults + ([f"{report['temp_files_left']} temporary files left"] if report["temp_files_left"] > 2 else [])
+    # each of the three pools may keep its log, as something went wrong in it
+    return faults + ([f"{report['temp_files_left']} temporary files left"] if report["temp_files_left"] > 3 else [])
 
 
 if __name__ == "__main__":

@@ -38,6 +38,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 SERVER = Path(__file__).resolve().parent / "engine" / "server.py"
 SETUP = "./workbench setup"
 START_SECONDS = 120.0
+JUDGE_SECONDS = 25.0  # a state that takes the judge 20 s is given up by itself; this is for a judge that hangs
+JUDGE_TRIES = 3
 
 Status = Literal["ok", "error", "timeout", "died", "env_failure"]
 
@@ -141,8 +143,8 @@ class _Channel:
     last_id: int = 0
     replies: dict[int, dict] = field(default_factory=dict)
 
-    def exchange(self, requests: list[dict]) -> list[dict]:
-        """The reply to each request, in order. EngineDied when the other side has gone."""
+    def exchange(self, requests: list[dict], silence: float | None = None) -> list[dict]:
+        """The reply to each request, in order. EngineDied when the other side has gone, TimeoutError after a `silence`."""
         ids = []
         for request in requests:
             self.last_id += 1
@@ -150,7 +152,8 @@ class _Channel:
             self.outbox += json.dumps({"id": self.last_id, **request}).encode() + b"\n"
         self.replies = {}  # what an interrupted exchange left behind is nobody's
         while not all(number in self.replies for number in ids):
-            self.pump(None)
+            if not self.pump(silence):
+                raise TimeoutError(f"the {self.name} has said nothing for {silence:.0f} s; its log: {self.log}")
         return [self.replies[number] for number in ids]
 
     def pump(self, timeout: float | None) -> bool:
@@ -248,7 +251,7 @@ class EnginePool:
                 one.close()
             os.close(descriptor)
         self._control = _Channel(control, "engine server", self.log)
-        self._judge = _Channel(judge, "judge", self.log)
+        self._guard, self._judge, self.judge_restarts = judge, None, 0
         try:
             while 0 not in self._control.replies:
                 if not self._control.pump(START_SECONDS):
@@ -367,18 +370,48 @@ class EnginePool:
         return StepResult(**{one.name: reply[one.name] for one in fields(StepResult)})
 
     def judge(self, episodes: list[Episode]) -> list[Outcome]:
-        """Verdicts on the saved end states, by a process that never ran agent code; an env_failure is not judged."""
+        """Verdicts on the saved end states, by a process that never ran agent code; an env_failure is not judged.
+
+        A judge that dies or hangs is started again and asked again; `judge_restarts` counts that."""
         wanted = [episode for episode in episodes if not episode.failure]
         jobs = [(episode.task.task_id, f"{self._scratch}/episode{episode.id}") for episode in wanted]
         verdicts: dict[int, Any] = {}
         reason = ""
         if jobs:
             try:
-                [reply] = self._judge.exchange([dict(jobs=jobs)])
-                verdicts = {episode.id: outcome for episode, outcome in zip(wanted, reply["outcomes"], strict=True)}
+                outcomes = self._ask_judge(jobs)
+                verdicts = {episode.id: outcome for episode, outcome in zip(wanted, outcomes, strict=True)}
             except EngineDied as error:
                 reason = str(error)
         return [self._outcome(episode, verdicts.get(episode.id), reason) for episode in episodes]
+
+    def _ask_judge(self, jobs: list[tuple[str, str]]) -> list[dict]:
+        """The outcomes. EngineDied when there is no judge any more, or JUDGE_TRIES judges were lost over these states."""
+        for _ in range(JUDGE_TRIES):
+            if self._judge is None:
+                self._judge = _Channel(self._next_judge(), "judge", self.log)
+            try:
+                [reply] = self._judge.exchange([dict(jobs=jobs)], JUDGE_SECONDS * (len(jobs) + 1))
+                return reply["outcomes"]
+            except (EngineDied, TimeoutError) as error:
+                self._judge.socket.close()
+                self._judge, lost = None, str(error)
+                self.judge_restarts += 1
+                if isinstance(error, TimeoutError):
+                    with contextlib.suppress(OSError):  # then the guard has gone, which is noticed when it sends no socket
+                        self._guard.send(b"k")
+            print(f"{lost}. It is started again ({self.judge_restarts} times so far), nothing is lost.", file=sys.stderr)
+        raise EngineDied(f"{JUDGE_TRIES} judges in a row were lost over these states; their log: {self.log}")
+
+    def _next_judge(self) -> socket.socket:
+        """A socket to the judge that the guard has started. EngineDied when the guard has gone or sends none."""
+        found: list[int] = []
+        if select.select([self._guard], [], [], START_SECONDS)[0]:
+            with contextlib.suppress(ConnectionError):
+                _, found, _, _ = socket.recv_fds(self._guard, 1, 1, socket.MSG_CMSG_CLOEXEC)
+        if not found:
+            raise EngineDied(f"the judge has ended and is not started again; its log: {self.log}")
+        return socket.socket(fileno=found[0])
 
     @staticmethod
     def _outcome(episode: Episode, verdict: dict | None, reason: str) -> Outcome:
@@ -403,14 +436,15 @@ class EnginePool:
     def stats(self) -> dict:
         """Figures of this moment.
 
-        processes (server and judge included), pss_mb (server and episodes), episodes, queued, episode_pids, server_pid,
-        scratch_mb, contained (the sandbox is in force) and, where it is not, uncontained_reason."""
+        processes (server, judge and its guard included), pss_mb (server and episodes), episodes, queued, episode_pids (in the
+        episodes' order), server_pid, scratch_mb, judge_restarts, contained (the sandbox is in force) and, where not,
+        uncontained_reason."""
         [reply] = self._control.exchange([dict(op="stats")])
-        return {name: value for name, value in reply.items() if name != "id"}
+        return {name: value for name, value in reply.items() if name != "id"} | {"judge_restarts": self.judge_restarts}
 
     def _stop(self) -> None:
-        for channel in (self._control, self._judge):
-            channel.socket.close()
+        for one in (self._control.socket, self._guard, *([self._judge.socket] if self._judge else [])):
+            one.close()
         try:
             self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:

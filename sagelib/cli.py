@@ -1,4 +1,4 @@
-"""What ./workbench does once the environments are there: reproduce, test, runs, view, skills, card, lab.
+"""What ./workbench does once the environments are there: reproduce, test, runs, view, skills, card, render, lab.
 
 GRAPH is the table of the main job's notebooks. To add one: put notebooks/NAME.ipynb beside the others (one parameters cell
 with `profile`, and `seed` if it has one; the last cell calls run.finish) and add its line here, after what it needs.
@@ -173,6 +173,15 @@ def command_card(options: argparse.Namespace) -> int:
     return 0
 
 
+def command_render(options: argparse.Namespace) -> int:
+    """Writes the executed notebooks of a profile's runs as HTML and says where the index is."""
+    from sagelib import render
+
+    index, written = render.render(options.profile, options.out)
+    print(f"{index} ({written} notebooks): open it in a browser")
+    return 0
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(prog="workbench")
@@ -199,6 +208,9 @@ def parser() -> argparse.ArgumentParser:
     card = commands.add_parser("card", help="a model card or data card of a run, from its records")
     card.add_argument("run", metavar="RUN")
     card.add_argument("--data", action="store_true", help="the data card (default for 01_collect and 04_evaluate)")
+    render = commands.add_parser("render", help="the executed notebooks of a profile's runs as HTML, with an index page")
+    render.add_argument("out", nargs="?", metavar="OUT", help="folder (default: runs/rendered/PROFILE)")
+    render.add_argument("--profile", choices=["laptop", "smoke"], default="laptop")
     commands.add_parser("lab", help="open JupyterLab; options are passed on to it")
     return top
 

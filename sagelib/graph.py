@@ -297,9 +297,9 @@ class Scheduler:
             if i in self.blocked:
                 lines.append(f"  {self.nodes[i].name}: not run, {self.blocked[i]}")
             elif record and record["status"] != "done":
-                lines.append(f"  {self.nodes[i].name}: {record['status']}: {record['reason']}\n"
-                             f"      notebook {Path(record['directory'], 'executed.ipynb')}\n"
-                             f"      log      {Path(record['directory'], 'log.txt')}")
+                lines.append(f"  {self.nodes[i].name}: {record['status']}: {record['reason']}")
+                lines += [f"      {what:<8} {path}" for what, name in (("notebook", "executed.ipynb"), ("log", "log.txt"))
+                          if (path := Path(record["directory"], name)).exists()]
         return "\n".join(lines)
 
 

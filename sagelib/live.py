@@ -58,6 +58,9 @@ class Tail:
                 self.offset += len(line)
 
 
+TOO_MANY_CUT = 20   # percent of the last five steps' episodes that a limit of length ended
+
+
 @dataclass
 class View:
     """What is known of a run at one moment."""
@@ -111,6 +114,9 @@ def headline(view: View) -> str:
         words.append(f"{view.episodes_per_s:.2f} episodes/s")
     if view.left_s is not None:
         words.append(f"{view.left_s / 60:.0f} min left" if view.left_s >= 90 else f"{view.left_s:.0f} s left")
+    cut = percent(view.metrics, "truncated")
+    if cut is not None and cut.tail(5).mean() > TOO_MANY_CUT:
+        words.append(f"{cut.tail(5).mean():.0f} % of episodes cut: raise max_tokens_per_turn or max_context")
     return "  |  ".join(words)
 
 

@@ -135,7 +135,7 @@ class Job:
                              "parameters": self.parameters, "inputs": self.inputs, "world": world}
         self.timeout, self.threads, self.force = timeout, threads or os.cpu_count() or 1, force
         self.process: subprocess.Popen | None = None
-        self._stopped = False
+        self._stopped, self._unwritten = False, None   # the record, where the disk no longer takes it
 
     def start(self) -> None:
         """The notebook runs in a new process afterwards. Call from a thread that lives as long as the run."""
@@ -165,7 +165,12 @@ class Job:
             record = (record or self.start_record | {"started": now(), "artifacts": {}}) | {
                 "status": "interrupted" if self._stopped else "died", "ended": now(),
                 "reason": "stopped by the user" if self._stopped else f"its runner was {how}: {tail(self.dir)}"}
-            write_json(self.dir / "run.json", record)
+            try:
+                write_json(self.dir / "run.json", record)
+            except OSError as error:
+                gone = "its directory was deleted while it ran"
+                reason = f"its record cannot be written: {error.strerror}" if self.dir.is_dir() else gone
+                self._unwritten = record | {"reason": f"{reason} ({self.dir})", "directory": str(self.dir)}
 
     def stop(self, patience_s: float = 15.0) -> None:
         """Asks the run to end (status interrupted), insists after a while; nothing of it runs afterwards."""
@@ -181,7 +186,7 @@ class Job:
 
     def record(self) -> dict:
         """The run's record now."""
-        return runs.read_run(self.dir)
+        return self._unwritten or runs.read_run(self.dir)
 
 
 def _content(directory: Path) -> str:
@@ -346,16 +351,17 @@ class Runner:
         self.record["artifacts"] = end["artifacts"]
         return "done", ""
 
-    def finish(self, status: str, reason: str) -> None:
-        """The record on disk has its final status."""
+    def finish(self, status: str, reason: str) -> bool:
+        """The record on disk has its final status; False when it cannot be written."""
         self.record |= {"status": status, "reason": reason, "ended": now(),
                         "seconds": round(time.time() - self.started, 1),
                         "parameters_seen": read_json(self.dir / "config.json")}
         try:
             write_json(self.dir / "run.json", self.record)
         except OSError as error:
-            print(f"could not write run.json: {error}", flush=True)
-            raise SystemExit(f"{status}: {reason}") from None
+            print(f"could not write run.json ({status}: {reason}): {error}", flush=True)
+            return False
+        return True
 
 
 def register_engine(runner: Runner) -> None:
@@ -459,8 +465,7 @@ def main() -> int:
     kill_leftovers(runner.dir)
     shutil.rmtree(runner.dir / ".kernel", ignore_errors=True)
     shutil.rmtree(runner.sockets, ignore_errors=True)
-    runner.finish(status, reason)
-    return 0 if status == "done" else 1
+    return 0 if runner.finish(status, reason) and status == "done" else 1
 
 
 if __name__ == "__main__":

@@ -37,10 +37,11 @@ USAGE = """usage: ./workbench COMMAND [options]        (--help after a command l
   view         the episodes of one run or two as one HTML file   RUN [RUN2] [--out FILE.html]
   skills       the skills of a run, what they were good for, and their export   RUN [--used N] [--out FOLDER]
   card         a model or data card of a run in Markdown   RUN [--data]
+  render       the executed notebooks as HTML, with an index page   [--profile laptop] [OUT]
   lab          open JupyterLab with the right environment (this machine only)
 """
 
-LIGHT = ("runs", "view", "skills", "card", "lab")   # commands that need neither engine nor world
+LIGHT = ("runs", "view", "skills", "card", "render", "lab")   # commands that need neither engine nor world
 
 _started = time.monotonic()
 _children: set[subprocess.Popen] = set()

@@ -1,5 +1,6 @@
 """The engine's client against a small fake server: protocol, order, statuses. Needs no AppWorld."""
 
+import io
 import json
 import sys
 from collections.abc import Iterator
@@ -24,17 +25,27 @@ from sagelib.appworld import (
 FAKE = """
 import json, os, socket, sys, threading
 config = json.loads(sys.argv[1])
-control, judge = socket.socket(fileno=config["control_fd"]), socket.socket(fileno=config["judge_fd"])
+control, guard = socket.socket(fileno=config["control_fd"]), socket.socket(fileno=config["judge_fd"])
+deaths = max(0, 100 - config["limits"]["memory_mb"])                           # so many judges are lost over their first request
 def send(channel, message): channel.sendall(json.dumps(message).encode() + b"\\n")
 def judging():
+    for number in range(99):
+        judge, theirs = socket.socketpair()
+        socket.send_fds(guard, [b"j"], [theirs.fileno()])
+        theirs.close()
+        serve(judge, number < deaths)
+        judge.close()
+def serve(judge, lost):
     for line in judge.makefile("rb"):
+        if lost and config["limits"]["output_chars"] == 1: return guard.recv(1)  # hangs until it is given up
+        if lost: return judge.sendall(b'{"id": ')                                # dies in the middle of its answer
         request = json.loads(line)
         outcomes = [dict(passed=int(directory.rsplit("episode", 1)[1]), total=4, success=False, failures=[task],
                          status="judged") for task, directory in request["jobs"]]
         send(judge, dict(id=request["id"], outcomes=outcomes))
 threading.Thread(target=judging, daemon=True).start()
 if config["limits"]["api_calls"] == 1: sys.exit("no module named appworld")
-send(control, dict(id=0, scratch="/scratch", contained=True, reason=None, pid=os.getpid(), judge_pid=0))
+send(control, dict(id=0, scratch="/scratch", contained=True, reason=None, pid=os.getpid(), guard_pid=0))
 steps = []
 for line in control.makefile("rb"):
     request = json.loads(line)
@@ -145,6 +156,25 @@ def test_the_servers_end_is_our_fault(pool: EnginePool) -> None:
         pool.open([("aaaaaaa_1", 1)])
 
 
+@pytest.mark.parametrize("deaths, status, restarts", [(2, "judged", 2), (3, "env_failure", 3)])
+def test_a_lost_judge_is_started_again_and_counted(world, fake, capsys, deaths, status, restarts) -> None:
+    with EnginePool(world, python=Path(sys.executable), limits=Limits(memory_mb=100 - deaths)) as pool:
+        [episodes] = pool.open([("aaaaaaa_1", 2)])
+        assert [outcome.status for outcome in pool.judge(episodes)] == [status] * 2
+        assert pool.judge_restarts == pool.stats()["judge_restarts"] == restarts
+        assert capsys.readouterr().err.count("It is started again") == restarts
+        assert pool.judge(episodes)[0] == Outcome(1, 4, False, ("aaaaaaa_1",), "judged")   # the next one is there
+        assert pool.judge_restarts == restarts
+
+
+def test_a_judge_that_hangs_is_replaced(world, fake, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(appworld, "JUDGE_SECONDS", 1.0)
+    with EnginePool(world, python=Path(sys.executable), limits=Limits(memory_mb=99, output_chars=1)) as pool:
+        [episodes] = pool.open([("aaaaaaa_1", 1)])
+        assert pool.judge(episodes)[0].status == "judged" and pool.judge_restarts == 1
+        assert "the judge has said nothing for 2 s" in capsys.readouterr().err
+
+
 def test_the_caller_is_told_what_is_wrong(pool: EnginePool, world: Path, tmp_path: Path) -> None:
     with pytest.raises(UnknownTask, match="no task 'aaaaaaa_7'.*nearest: aaaaaaa_1"):
         pool.open([("aaaaaaa_1", 1), ("aaaaaaa_7", 1)])
@@ -169,6 +199,14 @@ def test_what_the_server_is_given(pool: EnginePool, world: Path) -> None:
     assert str(world.resolve() / "judge") in stats["config"]["hide"]
     assert stats["environment"]["APPWORLD_ROOT"] == str(world.resolve() / "agent")
     assert "SECRET_TOKEN" not in stats["environment"]
+
+
+def test_it_starts_where_the_output_streams_are_no_files(world, fake, monkeypatch) -> None:
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, io.StringIO())   # as in a notebook's kernel: fileno() raises
+    with EnginePool(world, python=Path(sys.executable)) as pool:
+        [[episode]] = pool.open([("aaaaaaa_1", 1)])
+        assert pool.step([(episode, "x")])[0].output == "1:x"
 
 
 def test_closing_twice_is_allowed(pool: EnginePool) -> None:

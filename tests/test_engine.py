@@ -164,6 +164,31 @@ def test_a_crash_is_the_agents_and_only_its_own(pool: EnginePool, group, code: s
     assert (outcome.status, outcome.success) == ("judged", False) and outcome.total > 0
 
 
+def test_a_killed_judge_is_started_again_and_the_verdicts_stay(
+    mini_world: Path, appworld_python: Path, task_id: str, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    with EnginePool(mini_world, python=appworld_python, limits=Limits(step_s=60)) as pool:
+        solver, idler = pool.open([(task_id, 2)])[0]
+        assert run(pool, solver, oracle(mini_world, task_id)).status == "ok"
+        verdicts = pool.judge([solver, idler])
+        assert [v.success for v in verdicts] == [True, False] and pool.judge_restarts == 0
+        stats = pool.stats()
+        guard, first = [pid for pid in children(stats["server_pid"]) if pid not in stats["episode_pids"]]
+        os.kill(first, signal.SIGKILL)
+        assert pool.judge([solver, idler]) == verdicts and pool.stats()["judge_restarts"] == 1
+        [second] = children(guard)
+        os.kill(second, signal.SIGSTOP)
+        monkeypatch.setattr("sagelib.appworld.JUDGE_SECONDS", 3.0)
+        assert pool.judge([idler, solver]) == verdicts[::-1] and pool.judge_restarts >= 2
+        assert capsys.readouterr().err.count("is started again") == pool.judge_restarts
+        [third] = children(guard)
+        assert gone([first, second]) and pool.stats()["processes"] == 5   # server, guard, judge, two episodes
+        os.kill(guard, signal.SIGKILL)
+        assert gone([guard, third])
+        assert [outcome.status for outcome in pool.judge([solver])] == ["env_failure"]   # of a guard there is one only
+        assert run(pool, solver, "print(1)").output == "1\n"
+
+
 # ---------------------------------------------------------------------- containment
 def contained(pool: EnginePool) -> None:
     if not pool.contained:
@@ -271,7 +296,7 @@ def test_no_process_survives_a_killed_client(mini_world: Path, appworld_python: 
     server = int(client.stdout.readline())
     time.sleep(0.5)
     pids = [server, *children(server)]
-    assert len(pids) == 4  # server, judge, two episodes
+    assert len(pids) == 5  # server, the judge's guard, judge, two episodes
     client.send_signal(signal.SIGKILL)
     client.wait()
     client.stdout.close()

@@ -43,6 +43,14 @@ def test_a_running_one_has_the_time_left_and_a_died_one_has_not(run):
         os.close(held)
 
 
+def test_truncation_is_said_in_words(run):
+    assert "cut" not in live.headline(live.look(run))
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = [row | ({"stop_max_tokens": 25.0, "stop_context_full": 5.0} if row.get("kind") == "rollout" else {}) for row in rows]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert live.headline(live.look(run)).endswith("  |  30 % of episodes cut: raise max_tokens_per_turn or max_context")
+
+
 def test_torn_lines_wait_for_their_end(run):
     whole = (run / "episodes.jsonl").read_text()
     (run / "episodes.jsonl").write_text(whole[:-30])

@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -352,6 +354,27 @@ def test_scheduler_failure_stops_only_what_needs_it(tmp_path, capsys):
     assert "b: failed: ZeroDivisionError" in summary and "log.txt" in summary and "executed.ipynb" in summary
     second = Scheduler(expand(steps, "smoke", [0]), {0, 2}, jobs=2)
     assert second.run() is True and "done before" in capsys.readouterr().out
+
+
+def test_a_run_whose_directory_is_deleted_meanwhile_ends_with_one_sentence(tmp_path, capsys):
+    slow = "run.log(step=1)\nimport time; time.sleep(2)\nrun.log(step=2)"
+    a, b = (make(tmp_path / f"{n}.ipynb", OPEN, slow, FINISH) for n in "ab")
+    steps = (Step(str(a), per_seed=False), Step(str(b), needs=(str(a),), per_seed=False))
+    scheduler = Scheduler(expand(steps, "smoke", [0]), {0, 1}, jobs=2)
+
+    def delete() -> None:
+        place = wait_for(lambda: [p.parent for p in runs.runs_root().glob("smoke/a-*/metrics.jsonl")], 120)[0]
+        shutil.rmtree(place)
+
+    thread = threading.Thread(target=delete)
+    thread.start()
+    assert scheduler.run() is False   # no exception
+    thread.join()
+    record = scheduler.records[0]
+    assert record["status"] == "died" and record["reason"] == f"its directory was deleted while it ran ({record['directory']})"
+    assert scheduler.blocked == {1: "needs a, which is not done"} and not Path(record["directory"]).exists()
+    assert scheduler.summary().splitlines() == [f"  a: died: {record['reason']}", "  b: not run, needs a, which is not done"]
+    assert capsys.readouterr().out.count("was deleted while it ran") == 1 and marked_processes() == []
 
 
 WORKBENCH = ("import signal, sys; from sagelib import cli; from sagelib.graph import Step\n"

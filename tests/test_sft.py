@@ -1,4 +1,5 @@
 """Supervised fine-tuning: which tokens are trained, the ids against the rollout's, the schedule, and the tokenizer."""
+import copy
 import math
 
 import pytest
@@ -6,7 +7,7 @@ import torch
 from fakes import FakeWorld, chain, tiny_format, tiny_model, tiny_tokenizer
 
 from sagelib.policy import ScriptedPolicy
-from sagelib.prompts import observation, reply, user_message
+from sagelib.prompts import ChatFormat, observation, reply, user_message
 from sagelib.rollout import RolloutSettings, rollout
 from sagelib.sft import IGNORED, encode_demonstration, encode_pair, fine_tune, schedule
 from sagelib.tiny import load_policy, make_model, save_policy
@@ -212,6 +213,18 @@ def test_the_first_loss_is_that_of_the_labelled_tokens_only(tmp_path):
     fine_tune(model, tiny_tokenizer(), batch, output_dir=tmp_path, batch=4, learning_rate=0.0, seed=0, bf16=False,
               log=lambda **entry: logs.append(entry))
     assert logs[0]["step"] == 1 and logs[0]["loss"] == pytest.approx(expected, abs=1e-3)
+
+
+def test_an_end_token_that_is_also_the_padding_is_trained(tmp_path):
+    tokenizer = copy.deepcopy(tiny_tokenizer())
+    tokenizer.pad_token = tokenizer.eos_token
+    format, model, logs = ChatFormat(tokenizer), tiny_model(gain=3.0), []
+    batch = [encode_demonstration(format, ROW), *toy_demonstrations()]     # of unequal length: padded
+    ends = [sum(label == format.end_id for label in example["labels"]) for example in batch]
+    assert tokenizer.pad_token_id == format.end_id and ends == [2, 2, 2, 2]
+    fine_tune(model, tokenizer, batch, output_dir=tmp_path, batch=4, learning_rate=0.0, seed=0, bf16=False,
+              log=lambda **entry: logs.append(entry))
+    assert logs[0]["loss"] == pytest.approx(token_loss(model, batch), abs=1e-3)
 
 
 def test_loss_goes_down_and_resuming_a_finished_run_changes_nothing(tmp_path):

@@ -321,11 +321,11 @@ class Server:
         rooms = [os.path.join(self.settings.scratch, name) for name in os.listdir(self.settings.scratch)]
         disks = {os.stat(path).st_dev: os.statvfs(path) for path in [self.settings.scratch, *rooms]}
         return dict(
-            processes=len(pss) + 1,
+            processes=len(pss) + 2,  # the judge and its guard
             pss_mb=sum(pss.values()),
             episodes=len(self.episodes),
             queued=len(self.queue),
-            episode_pids=[pid for pid in self.pids],
+            episode_pids=sorted(self.pids, key=lambda pid: self.pids[pid].number),
             server_pid=os.getpid(),
             contained=self.settings.contained,
             uncontained_reason=self.reason,

@@ -1,7 +1,7 @@
 """The judge: evaluates saved end states against the ground truth.
 
 It never runs agent code, and talks to the client directly, so that nothing it knows ever passes through the memory of a
-process from which agents are forked.
+process from which agents are forked. A guard above it does nothing but replace it when it dies or hangs.
 
 What it trusts: the agent's process writes its own end state (dbs/*.jsonl), so hostile code can write any state it
 likes. It can therefore skip an API's rules, but it cannot see the tests or the answer, the start state comes from the
@@ -9,6 +9,7 @@ judge's own files, and a state that is missing, oversized, not a plain file or n
 fault of ours.
 """
 
+import contextlib
 import json
 import os
 import resource
@@ -19,12 +20,14 @@ import stat
 import time
 import traceback
 
+import sandbox
 from appworld.apps.model_lib import CachedDBHandler, get_db_home_path, get_direct_cached_sqlite3_connection
 from appworld.common.path_store import path_store
 from appworld.evaluator import evaluate_task
 
 STATE_BYTES = 64 << 20  # an end state of the mini-world is below 1 MB
 JOB_SECONDS = 20.0
+WATCH_SECONDS = 0.1  # the guard looks so often whether its judge lives
 JOBS_PER_CHILD = 8  # a forked child costs as much CPU as two evaluations: no more of them than are worth it
 
 
@@ -80,6 +83,7 @@ def _work(jobs: list[tuple[str, str]]) -> tuple[int, int]:
     pid = os.fork()
     if pid == 0:
         try:
+            sandbox.die_with_parent()
             os.close(read)
             resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
             for job, before in zip(jobs, [None, *jobs], strict=False):
@@ -123,13 +127,47 @@ def judge_batch(jobs: list[tuple[str, str]], parallel: int) -> list[dict]:
     return outcomes
 
 
-def serve(channel: socket.socket, root: str, parallel: int, warm: tuple[str, str]) -> None:
-    """Answer {"id", "jobs": [[task_id, directory], ...]} with {"id", "outcomes"} until the client goes."""
+def guard(client: socket.socket, root: str, parallel: int, warm: tuple[str, str]) -> None:
+    """Keep one judge at the client's service until the client goes: what comes through `client` is a socket to each.
+
+    A judge that dies is replaced at once, one that the client gives up when it sends a byte.
+    """
     path_store.update_root(root)
     get_db_home_path.cache_clear()  # it keeps absolute paths, of the agent's root until now
     evaluate(*warm)  # first use imports; paid once, before any fork
     CachedDBHandler.reset()  # no SQLite handle of ours may cross a fork
     get_direct_cached_sqlite3_connection.cache_clear()
+    while True:
+        ours, theirs = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                sandbox.die_with_parent()
+                client.close()
+                theirs.close()
+                serve(ours, parallel)
+            finally:
+                os._exit(0)
+        ours.close()
+        with contextlib.suppress(OSError), theirs:  # a client that has gone is noticed below
+            socket.send_fds(client, [b"j"], [theirs.fileno()])
+        if not _replace(client, pid):
+            return
+
+
+def _replace(client: socket.socket, pid: int) -> bool:
+    """Wait until the judge is dead or unwanted, then True; False when the client has gone. The judge is gone either way."""
+    while os.waitpid(pid, os.WNOHANG)[0] == 0:
+        if select.select([client], [], [], WATCH_SECONDS)[0]:
+            wanted = bool(client.recv(1))
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return wanted
+    return not (select.select([client], [], [], 0)[0] and not client.recv(1))
+
+
+def serve(channel: socket.socket, parallel: int) -> None:
+    """Answer {"id", "jobs": [[task_id, directory], ...]} with {"id", "outcomes"} until the client goes."""
     with channel.makefile("rwb") as stream:
         for line in stream:
             request = json.loads(line)

@@ -8,7 +8,7 @@ Started by sagelib/appworld.py with the AppWorld environment's interpreter; the 
   judge socket     see judge.py
 Replies come in any order. The server ends, and with it every other process, when the control socket closes.
 
-Process tree: server (forkserver.py; never runs agent code, never sees ground truth) -> judge -> its workers
+Process tree: server (forkserver.py; never runs agent code, never sees ground truth) -> the judge's guard -> judge -> its workers
                                                               -> template (per open, exits) -> episodes
 A single episode has no template: it opens the world in its own process.
 A step over its limit is killed with its whole process tree. At most `parallel` opens and steps run at once; the others
@@ -30,7 +30,7 @@ import sandbox
 
 
 def main() -> None:
-    """Prepare scratch and sandbox, warm the engine, start the judge, serve."""
+    """Prepare scratch and sandbox, warm the engine, start the judge's guard, serve."""
     config = json.loads(sys.argv[1])
     control, channel = (socket.socket(fileno=config[name]) for name in ("control_fd", "judge_fd"))
     reason = sandbox.possible() if config["sandbox"] else "switched off by the caller"
@@ -57,12 +57,12 @@ def main() -> None:
     warm_directory = os.path.join(scratch, "warm")
     task_id = episode.warm(warm_directory)
     sandbox.prctl(sandbox.PR_SET_CHILD_SUBREAPER, 1)
-    judge_pid = os.fork()
-    if judge_pid == 0:
+    guard_pid = os.fork()
+    if guard_pid == 0:
         try:
             sandbox.die_with_parent()
             control.close()
-            judge.serve(channel, config["judge_root"], config["parallel"], (task_id, warm_directory))
+            judge.guard(channel, config["judge_root"], config["parallel"], (task_id, warm_directory))
         finally:
             os._exit(0)
     channel.close()
@@ -72,7 +72,7 @@ def main() -> None:
     control.sendall(
         json.dumps(
             dict(
-                id=0, scratch=scratch, contained=settings.contained, reason=reason, pid=os.getpid(), judge_pid=judge_pid
+                id=0, scratch=scratch, contained=settings.contained, reason=reason, pid=os.getpid(), guard_pid=guard_pid
             )
         ).encode()
         + b"\n"
