@@ -199,6 +199,8 @@ def parser() -> argparse.ArgumentParser:
     card = commands.add_parser("card", help="a model card or data card of a run, from its records")
     card.add_argument("run", metavar="RUN")
     card.add_argument("--data", action="store_true", help="the data card (default for 01_collect and 04_evaluate)")
+    doctor = commands.add_parser("doctor", help="what is there and what each profile lacks, with the command that mends it")
+    doctor.add_argument("--profile", choices=sorted(PROFILES), help="only this one; exit code 1 when it cannot run here")
     commands.add_parser("lab", help="open JupyterLab; options are passed on to it")
     return top
 

@@ -38,6 +38,7 @@ USAGE = """usage: ./workbench COMMAND [options]        (--help after a command l
   skills       the skills of a run, what they were good for, and their export   RUN [--used N] [--out FOLDER]
   card         a model or data card of a run in Markdown   RUN [--data]
   lab          open JupyterLab with the right environment (this machine only)
+  doctor       what is there, and what each profile lacks, with the command that mends it   [--profile NAME]
 """
 
 LIGHT = ("runs", "view", "skills", "card", "lab")   # commands that need neither engine nor world
@@ -280,10 +281,14 @@ def generator_stamp(name: str) -> str:
     return digest(settings, pyproject()["tool"]["workbench"]["appworld"], [code_hash(f) for f in files])
 
 
+def world_stamp(name: str) -> str:
+    """What decides all of a world: its tasks, their number, the pairs."""
+    return digest(generator_stamp(name), WORLDS[name]["plan"], [code_hash(f) for f in generator_files(pairs=True)])
+
+
 def build_world(name: str) -> None:
     """data/<name> is the verified world of this version of the generator, with the tasks of its plan."""
-    place, generator = ROOT / "data" / name, generator_stamp(name)
-    stamp = digest(generator, WORLDS[name]["plan"], [code_hash(f) for f in generator_files(pairs=True)])
+    place, generator, stamp = ROOT / "data" / name, generator_stamp(name), world_stamp(name)
     if stamped(place, stamp):
         return
     need_disk("world")
@@ -336,7 +341,7 @@ def interrupt(*_: object) -> None:
 def launch(argv: list[str]) -> int:
     """Exit code of `./workbench argv`; commands beyond setup continue in .venvs/main and do not return."""
     command, rest = (argv[0], argv[1:]) if argv else ("help", [])
-    if command not in ("setup", "reproduce", "test", *LIGHT):
+    if command not in ("setup", "reproduce", "test", "doctor", *LIGHT):
         if command in ("help", "-h", "--help"):
             print(USAGE)
             return 0
@@ -345,6 +350,10 @@ def launch(argv: list[str]) -> int:
     from sagelib.cli import parse  # standard library only
 
     options = parse(argv)   # a wrong option ends here, before anything is built
+    if command == "doctor":
+        from sagelib.doctor import report
+
+        return report(options.profile)
     profile = getattr(options, "profile", "smoke")
     light = command in LIGHT or getattr(options, "fast", False)
     signal.signal(signal.SIGTERM, interrupt)
