@@ -30,6 +30,9 @@ class Session(Protocol):
     def extend(self, rows: Sequence[int], chunks: Sequence[list[int]]) -> None:
         """Afterwards the given rows end in these ids (observations: given, not sampled)."""
 
+    def replace(self, row: int, ids: list[int]) -> None:
+        """Afterwards the row is these ids alone (a chat template rewrote its history)."""
+
     def generate(self, rows: Sequence[int], max_new_tokens: int) -> list[Sample]:
         """Sample one reply for each of ``rows``; rows that are left out are finished for good."""
 
@@ -93,6 +96,11 @@ class CachedSession:
     def extend(self, rows: Sequence[int], chunks: Sequence[list[int]]) -> None:
         for row, chunk in zip(rows, chunks, strict=True):
             self.pending[self.live.index(row)] += chunk
+
+    def replace(self, row: int, ids: list[int]) -> None:
+        index = self.live.index(row)
+        self.mask_BT[index] = 0  # what the cache holds of it is a hole from now on
+        self.pending[index] = list(ids)
 
     def _keep(self, rows: Sequence[int]) -> None:
         if list(rows) == self.live:
@@ -176,6 +184,9 @@ class ScriptedSession:
     def extend(self, rows: Sequence[int], chunks: Sequence[list[int]]) -> None:
         for row, chunk in zip(rows, chunks, strict=True):
             self.sequences[row] += chunk
+
+    def replace(self, row: int, ids: list[int]) -> None:
+        self.sequences[row] = list(ids)
 
     def generate(self, rows: Sequence[int], max_new_tokens: int) -> list[Sample]:
         samples = []
