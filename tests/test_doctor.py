@@ -124,8 +124,12 @@ def test_gpus_are_listed_with_their_memory_and_a_cpu_torch_is_a_fault(checkout, 
 def test_a_small_machine_and_a_missing_gpu_are_said(monkeypatch):
     monkeypatch.setattr(doctor, "memory_gb", lambda: 3.0)
     monkeypatch.setattr(doctor, "gpus", lambda: [])
+    monkeypatch.setattr(setup, "stamped", lambda place, stamp: False)
+    fresh = doctor.lacking("smollm", [])
     assert doctor.lacking("laptop", []) == [("memory: 3.0 GB here, 8 GB needed", "use a larger machine")]
-    assert doctor.lacking("gpu", [])[0][0].startswith("GPU: none here")
+    gpu = ("GPU: no GPUs here; it needs 1 of 40 GB", "./workbench reproduce --profile gpu prints the plan")
+    assert doctor.lacking("gpu", []) == [gpu]
+    assert ("model: SmolLM2-135M-Instruct is not unpacked (.venvs/smollm)", "./workbench setup --profile smollm") in fresh
     monkeypatch.setattr(doctor, "memory_gb", lambda: 7.7)   # what a machine of 8 GB reports
     assert doctor.lacking("laptop", []) == []
 
