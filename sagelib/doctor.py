@@ -226,6 +226,12 @@ def sandbox_row() -> Row:
                "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, or a container run with --privileged)")
 
 
+def hub_cache() -> Path:
+    """Where the Hugging Face hub's client keeps models."""
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    return Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+
+
 def examine() -> list[Row]:
     """The whole table."""
     return [python_row(), *main_rows(), vllm_row(), appworld_row(), *(world_row(name) for name in WORLDS), java_row(),
@@ -243,8 +249,11 @@ def lacking(profile: str, rows: list[Row]) -> list[tuple[str, str]]:
     if memory_gb() < 0.95 * needed:   # a machine of 8 GB reports a little less
         found.append((f"memory: {memory_gb():.1f} GB here, {needed} GB needed", "use a larger machine"))
     if profile in plan.HARDWARE:
-        found += [(f"GPU: {reason}", f"./workbench reproduce --profile {profile} prints the plan") for reason in
-                  plan.missing(profile, gpus())]
+        found += [(f"GPU: {reason}", f"the plan to shop by: ./workbench reproduce --profile {profile}")
+                  for reason in plan.missing(profile, gpus())]
+        model = PROFILES[profile]["sft_llm"]["model"]
+        if not (hub_cache() / f"models--{model.replace('/', '--')}").is_dir():
+            found.append((f"model: {model} is not in {hub_cache()}", f".venvs/main/bin/hf download {model}"))
     if profile == "smollm" and not setup.stamped(setup.VENVS / "smollm", setup.smollm_stamp()):
         found.append(("model: SmolLM2-135M-Instruct is not unpacked (.venvs/smollm)", setup_command))
     return found

@@ -43,9 +43,9 @@ PROFILES: dict[str, dict[str, dict]] = {
         "collect": {"scenarios": 12},
         "sft_llm": {"demo_chars": 250, "sft_steps": 40, "batch_size": 2, "max_length": 2048, "bf16": False},
         "train": {"steps": 3, "episodes_per_step": 8, "group_size": 4, "learning_rate": 5e-5, "adam_epsilon": 1e-8,
-                  "max_turns": 4, "max_tokens_per_turn": 100, "max_context": 2560, "observation_chars": 250,
+                  "max_turns": 4, "max_tokens_per_turn": 160, "max_context": 2560, "observation_chars": 250,
                   "micro_batches": 1, "save_steps": 1, "lora_rank": 16, "bf16": False, "agreement_rows": 2},
-        "evaluate": {"scenarios": 1, "max_turns": 4, "max_tokens_per_turn": 100, "max_context": 2560, "observation_chars": 250},
+        "evaluate": {"scenarios": 1, "max_turns": 4, "max_tokens_per_turn": 160, "max_context": 2560, "observation_chars": 250},
         "figures": {"publish": False},
     },
     "gpu": {

