@@ -175,7 +175,9 @@ class LLMFormat(ChatFormat):
         """The sequence of a new episode."""
         messages = self.opening(llm_message(message))
         text = self._render(messages, True)
-        return Dialogue(self.encode(text), position=position, messages=messages, text=text)
+        dialogue = Dialogue(self.encode(text), position=position)
+        dialogue.messages, dialogue.text = messages, text
+        return dialogue
 
     def rewritten(self, episode: Episode) -> list[int] | None:
         """Notes the last turn in the episode's messages. Where the template then rewrites what was there, the new prompt's
@@ -198,11 +200,16 @@ class LLMFormat(ChatFormat):
 
 @dataclass
 class Dialogue(Segment):
-    """The sequence of an LLM's episode, the messages behind it, and the sequences that ended where history was rewritten."""
+    """The sequence of an LLM's episode, and the sequences that ended where history was rewritten.
 
-    messages: list[Message] = field(default_factory=list)
-    text: str = ""  # of the whole sequence, as the template has it
+    ``messages`` and ``text`` (the whole sequence as the template has it) are no fields: records of a run do without them.
+    """
+
     earlier: list[Segment] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.messages: list[Message] = []
+        self.text = ""
 
     @property
     def splits(self) -> int:
