@@ -11,7 +11,7 @@ from typing import Any
 
 from sagelib.runs import RunError, fault, list_runs, read_json, read_run
 
-MODEL_NOTEBOOKS = ("02_sft", "03_train")
+MODEL_NOTEBOOKS = ("02_sft", "02_sft_llm", "03_train")
 DATA_NOTEBOOKS = ("01_collect", "03_train", "04_evaluate")
 SCORES = ("tgc", "sgc", "steps", "tokens", "skill_use", "success_when_used", "n_tasks")
 

@@ -15,11 +15,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sagelib import runs
 from sagelib.ablations import STUDIES
 from sagelib.graph import Scheduler, Step, add_studies, expand, minutes, only
-from sagelib.profiles import PROFILES
+from sagelib.profiles import PROFILES, START
 from sagelib.runs import ROOT, RunError
 
 GRAPH = (
@@ -32,6 +33,13 @@ GRAPH = (
          variants=({"method": "base"}, {"method": "sft"}, {"method": "sft_grpo"}, {"method": "sage"})),
     Step("90_figures", needs=("03_train", "04_evaluate"), per_seed=False, all_seeds=True, minutes=20),
 )
+
+
+def steps_of(profile: str) -> tuple[Step, ...]:
+    """GRAPH with the notebook that makes the profile's start policies (`profiles.START`) in the place of 02_sft."""
+    def name(notebook: str) -> str:
+        return START[profile] if notebook == "02_sft" else notebook
+    return tuple(replace(step, notebook=name(step.notebook), needs=tuple(map(name, step.needs))) for step in GRAPH)
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -50,8 +58,11 @@ def reproduce(profile: str = "laptop", seeds: Sequence[int] = (0,), notebook: st
 
     Without `notebook` the main job; else only that notebook and what it needs, and `force` concerns that one only.
     """
-    nodes = expand(GRAPH, profile, seeds)
+    nodes = expand(steps_of(profile), profile, seeds)
     if notebook is not None and notebook not in {node.notebook for node in nodes}:
+        if START[profile] != "02_sft" and notebook in {study.notebook for study in STUDIES}:
+            raise RunError(f"{notebook} is a study of the profiles laptop and smoke; --profile {profile} has: "
+                           f"{', '.join(step.notebook for step in steps_of(profile))}")
         nodes = add_studies(nodes, STUDIES, profile, seeds)
     chosen = set(range(len(nodes))) if notebook is None else only(nodes, notebook)
     forced = {i for i in chosen if notebook in (None, nodes[i].notebook)} if force else set()
@@ -189,7 +200,7 @@ def parser() -> argparse.ArgumentParser:
     setup = commands.add_parser("setup", help="build the environments and the world of a profile")
     setup.add_argument("--profile", choices=sorted(PROFILES), default="laptop")
     rep = commands.add_parser("reproduce", help="run all notebooks that are not done yet")
-    rep.add_argument("--profile", choices=["laptop", "smoke"], default="laptop")   # gpu and paper: not finished
+    rep.add_argument("--profile", choices=list(PROFILES), default="laptop")
     rep.add_argument("--seeds", type=parse_seeds, default=[0], help="0 or 0,1,2 or 0..2")
     rep.add_argument("--only", metavar="NOTEBOOK", help="this notebook and what it needs; also ablations, e.g. 10_ablate_reward")
     rep.add_argument("--jobs", type=int, help="notebooks at once (default: one per core, at most 4)")
@@ -211,6 +222,8 @@ def parser() -> argparse.ArgumentParser:
     render = commands.add_parser("render", help="the executed notebooks of a profile's runs as HTML, with an index page")
     render.add_argument("out", nargs="?", metavar="OUT", help="folder (default: runs/rendered/PROFILE)")
     render.add_argument("--profile", choices=["laptop", "smoke"], default="laptop")
+    doctor = commands.add_parser("doctor", help="what is there and what each profile lacks, with the command that mends it")
+    doctor.add_argument("--profile", choices=sorted(PROFILES), help="only this one; exit code 1 when it cannot run here")
     commands.add_parser("lab", help="open JupyterLab; options are passed on to it")
     return top
 

@@ -104,7 +104,7 @@ class StrictConfig(BaseModel):
 class RunConfig(StrictConfig):
     """What every notebook has."""
 
-    profile: Literal["smoke", "laptop", "gpu", "paper"] = "laptop"
+    profile: Literal["smoke", "laptop", "smollm", "gpu", "paper"] = "laptop"
     world: str = "mini"
     seed: Seed = 0
 
@@ -144,12 +144,29 @@ class SFTConfig(RunConfig):
     sft_learning_rate: Rate = 2.5e-3
 
 
+class AdapterConfig(RunConfig):
+    """02_sft_llm: a pre-trained LLM, its prompt with a worked demonstration (Base), and an adapter on top of it (SFT)."""
+
+    section: ClassVar[str] = "sft_llm"
+    model: str = "smollm"               # smollm, a directory, or OWNER/MODEL of the hub
+    keep_history: bool = False          # keep replies as sampled where the chat template would rewrite them
+    demo_chars: Positive = 1500         # of one observation in the worked demonstration
+    lora_rank: Count = 16               # 0: all weights are trained
+    lora_alpha: Positive = 32
+    sft_steps: Positive = 200
+    batch_size: Positive = 8
+    learning_rate: Rate = 2e-4
+    max_length: Positive = 4096         # longer demonstrations are left out, never cut
+    bf16: bool = True                   # False: float32, as the sampler on a CPU
+
+
 class AgentConfig(RunConfig):
     """Limits of an episode, shared by training and evaluation."""
 
     max_turns: Positive = 5
     max_tokens_per_turn: Positive = 200
     max_context: Positive = 1000
+    observation_chars: Positive = 160   # of one observation, what is beyond is cut
     temperature: typing.Annotated[float, Field(ge=0)] = 1.0
     step_seconds: Rate = 5.0            # limit of one block of agent code
     parallel: Positive = 2              # engine steps at once
@@ -178,6 +195,10 @@ class TrainConfig(AgentConfig):
     weight_decay: typing.Annotated[float, Field(ge=0)] = 0.0
     micro_batches: Positive = 2
     save_steps: Positive = 10
+    lora_rank: Count = 0                # of a new adapter, for an LLM that has none; 0: what the start policy has is trained
+    lora_alpha: Positive = 32
+    bf16: bool | None = None            # None: where this machine is fast at it
+    agreement_rows: Count = 0           # sequences per step on which sampler's and trainer's log-probabilities are compared
 
     @property
     def chains_per_step(self) -> int:

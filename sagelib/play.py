@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from sagelib import credit
+from sagelib import chat, credit
 from sagelib.config import AgentConfig, TrainConfig
 from sagelib.policy import CachedPolicy
 from sagelib.prompts import ChatFormat
@@ -27,6 +27,7 @@ def settings(cfg: AgentConfig, skills: bool) -> RolloutSettings:
         max_turns=cfg.max_turns,
         max_tokens_per_turn=cfg.max_tokens_per_turn,
         max_context=cfg.max_context,
+        observation_chars=cfg.observation_chars,
         detector=cfg.detector,
     )
 
@@ -102,6 +103,7 @@ def step_metrics(
         "steps_per_task": fmean(e.steps for e in scored),
         "zero_variance": share([len({r for r in g if r is not None}) < 2 for g in groups]),
         "env_failures": len(episodes) - len(scored),
+        "splits": sum(len(chat.sequences(e.segment)) - 1 for e in episodes),
         **{f"stop_{reason}": share([e.stop is reason for e in episodes]) for reason in StopReason},
     }
 

@@ -30,6 +30,9 @@ class Session(Protocol):
     def extend(self, rows: Sequence[int], chunks: Sequence[list[int]]) -> None:
         """Afterwards the given rows end in these ids (observations: given, not sampled)."""
 
+    def replace(self, row: int, ids: list[int]) -> None:
+        """Afterwards the row is these ids alone (a chat template rewrote its history)."""
+
     def generate(self, rows: Sequence[int], max_new_tokens: int) -> list[Sample]:
         """Sample one reply for each of ``rows``; rows that are left out are finished for good."""
 
@@ -97,6 +100,11 @@ class CachedSession:
     def extend(self, rows: Sequence[int], chunks: Sequence[list[int]]) -> None:
         for row, chunk in zip(rows, chunks, strict=True):
             self.pending[row] += chunk
+
+    def replace(self, row: int, ids: list[int]) -> None:
+        self.pending[row] = list(ids)
+        if self.parked:
+            self.parked[row] = [(keys[:, :0], values[:, :0]) for keys, values in self.parked[row]]
 
     def _line_up(self, rows: Sequence[int]) -> None:
         """The rows' keys and values become one cache, aligned at the right; rows that are left out are forgotten."""
@@ -219,6 +227,9 @@ class ScriptedSession:
     def extend(self, rows: Sequence[int], chunks: Sequence[list[int]]) -> None:
         for row, chunk in zip(rows, chunks, strict=True):
             self.sequences[row] += chunk
+
+    def replace(self, row: int, ids: list[int]) -> None:
+        self.sequences[row] = list(ids)
 
     def generate(self, rows: Sequence[int], max_new_tokens: int) -> list[Sample]:
         samples = []

@@ -12,7 +12,21 @@ WORLDS: dict[str, dict] = {
               "plan": {"families_per_app": 1, "train": 1, "demos": 1, "dev": 1, "test_normal": 1, "test_challenge": 1}},
 }
 
-PROFILE_WORLD: dict[str, str] = {"smoke": "smoke", "laptop": "mini", "gpu": "mini", "paper": "mini"}
+PROFILE_WORLD: dict[str, str] = {"smoke": "smoke", "laptop": "mini", "smollm": "mini", "gpu": "mini", "paper": "mini"}
+
+# The notebook that makes the policies from which training starts: a small model from nothing, or a pre-trained LLM.
+START: dict[str, str] = {"smoke": "02_sft", "laptop": "02_sft", "smollm": "02_sft_llm", "gpu": "02_sft_llm",
+                         "paper": "02_sft_llm"}
+
+# The recipe of SAGE on a pre-trained LLM; sagelib/plan.py says for each setting whether it is the paper's or ours.
+SAGE = {
+    "credit": "skill_integrated", "skills": True, "chain_length": 2, "chains": "scenario", "init": "sft", "group_size": 8,
+    "episodes_per_step": 384, "steps": 100, "learning_rate": 1e-6, "schedule": "constant", "clip_eps": 0.2, "grad_clip": 1.0,
+    "weight_decay": 0.0, "adam_epsilon": 1e-8, "train_embeddings": True, "temperature": 1.0, "max_turns": 40,
+    "max_tokens_per_turn": 1500, "max_context": 28048, "observation_chars": 20000, "micro_batches": 16, "save_steps": 10,
+    "lora_rank": 0, "lora_alpha": 32, "bf16": True, "agreement_rows": 4, "detector": "strict", "step_seconds": 20.0,
+    "parallel": 8,
+}
 
 PROFILES: dict[str, dict[str, dict]] = {
     "smoke": {
@@ -25,18 +39,30 @@ PROFILES: dict[str, dict[str, dict]] = {
         "figures": {"publish": False},
     },
     "laptop": {"collect": {}, "sft": {}, "train": {}, "evaluate": {}},
+    "smollm": {
+        "collect": {"scenarios": 12},
+        "sft_llm": {"demo_chars": 250, "sft_steps": 40, "batch_size": 2, "max_length": 2048, "bf16": False},
+        "train": {"steps": 3, "episodes_per_step": 8, "group_size": 4, "learning_rate": 5e-5, "adam_epsilon": 1e-8,
+                  "max_turns": 4, "max_tokens_per_turn": 160, "max_context": 2560, "observation_chars": 250,
+                  "micro_batches": 1, "save_steps": 1, "lora_rank": 16, "bf16": False, "agreement_rows": 2},
+        "evaluate": {"scenarios": 1, "max_turns": 4, "max_tokens_per_turn": 160, "max_context": 2560, "observation_chars": 250},
+        "figures": {"publish": False},
+    },
     "gpu": {
-        "collect": {}, "sft": {},
-        "train": {"steps": 100, "episodes_per_step": 128, "micro_batches": 32, "learning_rate": 1e-6, "schedule": "constant",
-                  "adam_epsilon": 1e-8, "train_embeddings": True, "max_turns": 40,
-                  "max_tokens_per_turn": 1500, "max_context": 28048},
-        "evaluate": {"max_turns": 40, "max_tokens_per_turn": 1500, "max_context": 28048},
+        "collect": {},
+        "sft_llm": {"model": "Qwen/Qwen2.5-3B-Instruct", "lora_rank": 32, "lora_alpha": 64},
+        "train": SAGE | {"episodes_per_step": 64, "micro_batches": 32, "learning_rate": 1e-5, "lora_rank": 32, "lora_alpha": 64,
+                         "train_embeddings": False, "max_turns": 20, "max_tokens_per_turn": 512, "max_context": 8192,
+                         "observation_chars": 4000},
+        "evaluate": {"max_turns": 20, "max_tokens_per_turn": 512, "max_context": 8192, "observation_chars": 4000, "parallel": 8},
+        "figures": {"publish": False},
     },
     "paper": {
-        "collect": {}, "sft": {},
-        "train": {"steps": 100, "episodes_per_step": 384, "micro_batches": 96, "learning_rate": 1e-6, "schedule": "constant",
-                  "adam_epsilon": 1e-8, "train_embeddings": True, "max_turns": 40,
-                  "max_tokens_per_turn": 1500, "max_context": 28048},
-        "evaluate": {"max_turns": 40, "max_tokens_per_turn": 1500, "max_context": 28048},
+        "collect": {},
+        "sft_llm": {"model": "Qwen/Qwen2.5-32B-Instruct", "lora_rank": 0, "max_length": 28048, "learning_rate": 1e-5},
+        "train": SAGE,
+        "evaluate": {"max_turns": 40, "max_tokens_per_turn": 1500, "max_context": 28048, "observation_chars": 20000,
+                     "parallel": 8},
+        "figures": {"publish": False},
     },
 }

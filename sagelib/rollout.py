@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sagelib import prompts, skills
+from sagelib import chat, prompts, skills
 from sagelib.policy import Policy
 from sagelib.skills import SkillLibrary
-from sagelib.types import Chain, ChainRun, Episode, Segment, StopReason, Turn
+from sagelib.types import Chain, ChainRun, Episode, StopReason, Turn
 
 _BROKEN = {"timeout": StopReason.timeout, "died": StopReason.died, "env_failure": StopReason.env_failure}
 
@@ -155,7 +155,7 @@ def _start_episode(
         run.chain.scenario_id,
         position,
         instruction,
-        Segment(format.prompt_ids(message), position=position),
+        chat.begin(format, message, position),
         skills_shown=names,
         skills_dropped=dropped,
     )
@@ -206,13 +206,20 @@ def _record_result(
 
 
 def _append_observations(live: list[int], episodes: list[Episode], session: Any, format: prompts.ChatFormat) -> None:
-    chunks = []
+    """The observations join the sequences; where a chat template rewrites history, a new sequence begins instead."""
+    appended, chunks = [], []
     for row in live:
+        rewritten = chat.rewritten(format, episodes[row])
+        if rewritten is not None:
+            episodes[row].segment.split(rewritten)
+            session.replace(row, rewritten)
+            continue
         turn = episodes[row].turns[-1]
         chunk = format.observation_ids(turn.observation, closed=turn.token_ids[-1] in format.end_ids)
         episodes[row].segment.append(chunk, own=False)
+        appended.append(row)
         chunks.append(chunk)
-    session.extend(live, chunks)
+    session.extend(appended, chunks)
 
 
 def judge(episodes: Sequence[Episode], handles: list[Any], world: World) -> None:

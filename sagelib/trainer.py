@@ -9,6 +9,7 @@ TRL's ``loss_type="grpo"`` is the mean over all C*K*G sequences of the per-seque
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallba
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import RepeatSampler
 
-from sagelib import credit
+from sagelib import credit, mismatch, splits
 from sagelib.optim import has_fast_bf16
 from sagelib.sft import newest_checkpoint
 from sagelib.types import Chain, ChainRun, Episode, Segment, StopReason
@@ -92,15 +93,16 @@ def reward_from_rollout(
 PART = 16  # rows of a part; the loss is a mean over rows, so that parts add up exactly
 
 
-def trimmed_parts(inputs: dict[str, Any], rows: int) -> list[dict[str, Any]]:
+def trimmed_parts(inputs: dict[str, Any], rows: int, keep_all: bool = False) -> list[dict[str, Any]]:
     """The batch in parts of ``rows`` sequences, sorted by length, without the columns that are padding in a whole part.
 
     Sequences with advantage 0 are left out: their loss and gradient are exactly 0. (One is kept where all are.)
+    ``keep_all``: none is, for TRL gathers its metrics over all processes: these need equally many parts of equal size.
     """
     total = inputs["prompt_ids"].shape[0]
     order = (inputs["prompt_mask"].sum(1) + inputs["completion_mask"].sum(1)).argsort()
     teaching = order[inputs["advantages"][order] != 0]
-    order = teaching if len(teaching) else order[:1]
+    order = order if keep_all else teaching if len(teaching) else order[:1]
     parts = []
     for index in order.split(rows):
         part = {
@@ -120,14 +122,17 @@ def trimmed_parts(inputs: dict[str, Any], rows: int) -> list[dict[str, Any]]:
 class ChainGRPOTrainer(GRPOTrainer):
     """Stock GRPOTrainer whose sampler repeats a chain K*G times, and whose loss is the paper's (sum over positions)."""
 
+    earlier: Sequence[Sequence[Segment]] = ()  # of this step's rows: sequences of an LLM that ended before the episode did
+
     def __init__(self, *args: Any, chain_length: int, **kwargs: Any) -> None:
         self.chain_length = chain_length
         super().__init__(*args, **kwargs)
 
     def _get_train_sampler(self, dataset: Dataset | None = None) -> RepeatSampler:
         repeats, size = self.chain_length * self.num_generations, self.args.generation_batch_size
-        if size % repeats:
-            raise ValueError(f"a step of {size} sequences does not hold whole chains of K*G = {repeats} sequences")
+        if size % (repeats * self.args.world_size):
+            over = f" over {self.args.world_size} processes" if self.args.world_size > 1 else ""
+            raise ValueError(f"a step of {size} sequences{over} does not hold whole chains of K*G = {repeats} sequences")
         return RepeatSampler(
             self.train_dataset if dataset is None else dataset,
             mini_repeat_count=repeats,
@@ -142,28 +147,33 @@ class ChainGRPOTrainer(GRPOTrainer):
         turn that gradient of 1e-8 into a step of full size."""
         output = super()._generate_and_score_completions(inputs)
         output["advantages"][output["advantages"].abs() < 1e-6] = 0.0
-        return output
+        more = torch.tensor(sum(map(len, self.earlier)), device=self.accelerator.device)
+        return splits.with_earlier(output, self.earlier, self.processing_class.pad_token_id, self.args.steps_per_generation,
+                                   least=int(self.accelerator.gather(more).max()))
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> torch.Tensor:
         """The paper's loss, a mean over all rows. Rows of like length go through the model together: else most is padding."""
         total = inputs["prompt_ids"].shape[0]
-        parts = trimmed_parts(inputs, PART)
+        parts = trimmed_parts(inputs, PART, keep_all=self.args.world_size > 1)
         losses = [super(ChainGRPOTrainer, self).compute_loss(model, part, return_outputs, num_items_in_batch) for part in parts]
         shares = [part["prompt_ids"].shape[0] / total for part in parts]
         return self.chain_length * sum(share * loss for share, loss in zip(shares, losses, strict=True))
 
 
+LOGGED = ("loss", "grad_norm", "reward", "entropy", "step_time", "mismatch_max", "mismatch_mean", "mismatch_kl", "ratio_max")
+
+
 class StepLog(TrainerCallback):
-    """Hands each optimizer step's TRL metrics to ``log`` (loss, gradient norm, mean return, seconds)."""
+    """Hands each optimizer step's TRL metrics to ``log`` (loss, gradient norm, mean return, seconds, see `mismatch`)."""
 
     def __init__(self, log: Callable[..., None]) -> None:
         self.log = log
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict | None = None, **kwargs: Any) -> None:
         if logs and "loss" in logs:
-            keep = {k: float(logs[k]) for k in ("loss", "grad_norm", "reward", "entropy", "step_time") if k in logs}
+            keep = {k: float(logs[k]) for k in LOGGED if k in logs}
             self.log(step=state.global_step, **keep)
 
 
@@ -175,9 +185,13 @@ def chain_dataset(chains: Sequence[Chain]) -> Dataset:
 
 
 def rollout_function(
-    play: RolloutOfStep, chain_length: int, copies: int, credit_function: credit.CreditFunction, pad_id: int
+    play: RolloutOfStep, chain_length: int, copies: int, credit_function: credit.CreditFunction, pad_id: int,
+    agreement_rows: int = 0,
 ) -> Callable[[list[str], GRPOTrainer], dict[str, list]]:
-    """What TRL calls at each step: its prompts (chains as JSON, each K*G times) -> packed sequences and returns."""
+    """What TRL calls at each step: its prompts (chains as JSON, each K*G times) -> packed sequences and returns.
+
+    On ``agreement_rows`` sequences of each step the trainer's log-probabilities are compared with the sampler's.
+    """
 
     def rollout_func(prompts: list[str], trainer: GRPOTrainer) -> dict[str, list]:
         rows = [json.loads(p) for p in prompts[:: chain_length * copies]]
@@ -185,7 +199,11 @@ def rollout_function(
         was_training = trainer.model.training
         trainer.model.eval()
         runs = play(chains, trainer.state.global_step)
+        compared = [run.episodes[-1].segment for run in runs[:agreement_rows]]
+        for name, value in (mismatch.measure(trainer.model, compared, trainer.args.temperature) or {}).items():
+            trainer._metrics["train"][name].append(value)
         trainer.model.train(was_training)
+        trainer.earlier = splits.earlier_sequences([episode for _, episode in position_major(runs, copies)])
         return pack(runs, copies, credit_function, pad_id)
 
     return rollout_func
@@ -214,11 +232,14 @@ def grpo_config(
 ) -> GRPOConfig:
     """TRL's settings for ``steps`` optimizer steps of ``per_step`` sequences: strictly on-policy, no KL, no std.
 
-    ``bf16``: None where this machine is fast at it. ``train_embeddings`` is set on the model. ValueError for
-    ``micro_batches`` that do not divide a step; ``unit`` is what its message calls the sequences.
+    ``per_step`` counts the sequences of all processes together (WORLD_SIZE, set by torchrun and accelerate). ``bf16``: None
+    where this machine is fast at it. ``train_embeddings`` is set on the model. ValueError for ``micro_batches`` that do not
+    divide a process's share of a step; ``unit`` is what its message calls the sequences.
     """
-    if per_step % micro_batches:
-        raise ValueError(f"micro_batches {micro_batches} does not divide the {per_step} {unit} of a step")
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if per_step % (micro_batches * processes):
+        share = f", shared by {processes} processes" if processes > 1 else ""
+        raise ValueError(f"micro_batches {micro_batches} does not divide the {per_step} {unit} of a step{share}")
     model.get_input_embeddings().weight.requires_grad_(train_embeddings)
     on_gpu = torch.cuda.is_available()
     return GRPOConfig(
@@ -226,7 +247,7 @@ def grpo_config(
         use_cpu=not on_gpu,
         bf16=has_fast_bf16() if bf16 is None else bf16,
         gradient_checkpointing=on_gpu,
-        per_device_train_batch_size=per_step // micro_batches,
+        per_device_train_batch_size=per_step // (micro_batches * processes),
         gradient_accumulation_steps=micro_batches,
         num_generations=copies,
         max_completion_length=None,
@@ -270,6 +291,7 @@ def make_trainer(
     credit_name: str,
     steps: int,
     log: Callable[..., None] | None = None,
+    agreement_rows: int = 0,
     **settings: Any,
 ) -> ChainGRPOTrainer:
     """A trainer for ``steps`` optimizer steps of ``chains_per_step`` chains x K tasks x ``copies`` copies each.
@@ -288,7 +310,8 @@ def make_trainer(
         args=args,
         train_dataset=chain_dataset(chains),
         processing_class=tokenizer,
-        rollout_func=rollout_function(play, K, copies, credit.CREDIT[credit_name], tokenizer.pad_token_id),
+        rollout_func=rollout_function(play, K, copies, credit.CREDIT[credit_name], tokenizer.pad_token_id,
+                                      agreement_rows),
         chain_length=K,
         callbacks=[StepLog(log)] if log else None,
     )

@@ -156,6 +156,9 @@ class ReplaySession:
         for row, chunk in zip(rows, chunks, strict=True):
             self.sequences[row] += chunk
 
+    def replace(self, row: int, ids: list[int]) -> None:
+        self.sequences[row] = list(ids)
+
     def generate(self, rows: Sequence[int], max_new_tokens: int) -> list[Sample]:
         samples = []
         for row in rows:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from sagelib.config import (
+    AdapterConfig,
     CollectConfig,
     ConfigError,
     EvalConfig,
@@ -19,7 +20,7 @@ from sagelib.config import (
 )
 from sagelib.profiles import PROFILE_WORLD, PROFILES, WORLDS
 
-REQUIRED = {CollectConfig: {}, SFTConfig: {}, TrainConfig: {"method": "sage"}, EvalConfig: {"method": "sft"}}
+REQUIRED = {CollectConfig: {}, SFTConfig: {}, AdapterConfig: {}, TrainConfig: {"method": "sage"}, EvalConfig: {"method": "sft"}}
 
 
 class Small(StrictConfig):
@@ -89,7 +90,7 @@ def test_settings_cannot_change():
 def test_every_profile_makes_every_config(profile, cls):
     config = cls.from_parameters(profile, seed=None, **REQUIRED[cls])
     assert (config.profile, config.world, config.seed) == (profile, PROFILE_WORLD[profile], 0)
-    for name, value in PROFILES[profile][cls.section].items():
+    for name, value in PROFILES[profile].get(cls.section, {}).items():
         assert getattr(config, name) == value
     assert cls(**config.model_dump()) == config
 

@@ -22,6 +22,7 @@ from sagelib.setup import Problem, explain
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT, TOOL = PROJECT["project"], PROJECT["tool"]["workbench"]
+EXTRAS = PROJECT["optional-dependencies"]
 
 
 def launcher():
@@ -37,10 +38,44 @@ def test_environment_yml_agrees_with_pyproject():
     assert f"python{PROJECT['requires-python']}" in conda
     pip = next(entry["pip"] for entry in conda if isinstance(entry, dict))
     assert pip == [*TOOL["first"], f"-e .[{','.join(TOOL['extras'])}]"]
+    assert set(TOOL["extras"]) <= set(EXTRAS) and [e for e in conda if isinstance(e, str)] == [conda[0], "pip"]
+
+
+def test_every_requirement_has_a_floor():
+    """Without one a resolver that cannot have all of them silently falls back to a release of years ago."""
+    everything = [*PROJECT["dependencies"], *sum(EXTRAS.values(), []), *TOOL["first"], *TOOL["appworld"], *TOOL["smollm"]]
+    for requirement in map(Requirement, everything):
+        assert {s.operator for s in requirement.specifier} & {"==", ">="}, requirement
+        assert not requirement.specifier.contains("0.0.1"), requirement
+
+
+def test_extras_and_dependencies_do_not_contradict_each_other():
+    lists = {"dependencies": PROJECT["dependencies"], "first": TOOL["first"], **EXTRAS}
+    named = [(where, Requirement(line)) for where, lines in lists.items() for line in lines]
+    for where, one in named:
+        for other_where, other in named:
+            if where != other_where and one.name == other.name:
+                installed = importlib.metadata.version(one.name)
+                assert (one.specifier & other.specifier).contains(installed), (where, one, other_where, other)
+    assert all(names == sorted(set(names), key=names.index) for names in
+               ([Requirement(line).name for line in lines] for lines in lists.values()))   # none twice in a list
+
+
+def test_what_the_library_imports_is_a_dependency_or_an_extra():
+    declared = {Requirement(r).name.lower() for r in [*PROJECT["dependencies"], *sum(EXTRAS.values(), [])]}
+    modules = importlib.metadata.packages_distributions()
+    comes_along = {"tokenizers", "jinja2", "huggingface-hub", "safetensors", "ipython"}   # of transformers and ipykernel
+    for path in (ROOT / "sagelib").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else \
+                [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
+            for top in {name.split(".")[0] for name in names} - set(sys.stdlib_module_names) - {"sagelib"}:
+                owners = {d.lower() for d in modules.get(top, [top])}
+                assert owners & (declared | comes_along), f"{path.name} imports {top}, which pyproject.toml does not name"
 
 
 def test_installed_packages_fit_pyproject():
-    wanted = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["test"], *TOOL["first"]]
+    wanted = [*PROJECT["dependencies"], *EXTRAS["test"], *EXTRAS["endpoint"], *TOOL["first"]]
     for requirement in map(Requirement, wanted):
         assert requirement.specifier.contains(importlib.metadata.version(requirement.name)), requirement
 
