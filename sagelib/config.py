@@ -361,7 +361,8 @@ class RiseEvalConfig(RiseLoopConfig):
     attempts: Positive = 3              # at one task, for Pass@k
     lengths: list[Positive] = [1, 2, 4, 6]   # of sequences, in 22_skillrise_scaling
     per_length: Positive = 12           # tasks of each family there: a multiple of all lengths
-    families: Positive | None = None    # so many families, spread over the stores; None: all
+    length_families: Positive = 16      # so many families there, spread over the stores
+    families: Positive | None = None    # so many families elsewhere; None: all
 
     @property
     def carry(self) -> str:

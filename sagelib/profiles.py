@@ -29,7 +29,7 @@ PROFILES: dict[str, dict[str, dict]] = {
         "rise_train": {"steps": 2, "episodes_per_step": 12, "copies": 2, "max_turns": 2, "reply_tokens": 16, "writer_tokens": 40,
                        "document_tokens": 24, "save_steps": 1},
         "rise_evaluate": {"families": 2, "max_turns": 2, "reply_tokens": 16, "writer_tokens": 40, "document_tokens": 24,
-                          "attempts": 2, "lengths": [1, 2], "per_length": 2},
+                          "attempts": 2, "lengths": [1, 2], "per_length": 2, "length_families": 2},
     },
     "laptop": {"collect": {}, "sft": {}, "train": {}, "evaluate": {}, "rise_sft": {}, "rise_train": {}, "rise_evaluate": {}},
     "gpu": {

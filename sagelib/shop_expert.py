@@ -111,7 +111,7 @@ def reply_to(talk: str, style: Style = Style()) -> str:
     """The reply to a whole conversation, decoded with its special tokens (see `rise_prompts` for its parts)."""
     document = (re.findall(r"Document:\n(.*?)\n\nTask: ", talk, re.DOTALL) or [""])[0]
     instruction = re.search(r"Task: (.*)", talk)[1]
-    history = re.findall(r"Action: (.*)\nObservation: (.*?)(?=\nAction: |\n\nOutcome: |<\|im_end\|>)", talk, re.DOTALL)
+    history = re.findall(r"Action: ([^\n]*)\nObservation: (.*?)(?=\nAction: |\n\nOutcome: |<\|im_end\|>)", talk, re.DOTALL)
     actions, pages = [action for action, _ in history], [page for _, page in history]
     if "\nWrite the skill." in talk:
         return f"I note what holds here.\n<skill>\n{revised_document(document, pages, style)}\n</skill>"
