@@ -291,7 +291,7 @@ class RiseSFTConfig(RiseLoopConfig):
     width: Positive = 128
     layers: Positive = 3
     heads: Positive = 4
-    steps: Positive = 700
+    steps: Positive = 400
     batch_size: Positive = 8
     learning_rate: Rate = 3e-3
     sequences: Positive = 16            # of dev, played afterwards
