@@ -2,7 +2,7 @@
 
 GRAPH is the table of the main job's notebooks. To add one: put notebooks/NAME.ipynb beside the others (one parameters cell
 with `profile`, and `seed` if it has one; the last cell calls run.finish) and add its line here, after what it needs.
-Studies (ablations) are lines of STUDIES in ablations.py; they run with --only.
+Studies (ablations) are lines of STUDIES in ablations.py, SkillRise's notebooks of RISE in rise_graph.py; they run with --only.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from sagelib import runs
 from sagelib.ablations import STUDIES
 from sagelib.graph import Scheduler, Step, add_studies, expand, minutes, only
 from sagelib.profiles import PROFILES, START
+from sagelib.rise_graph import RISE, rise_nodes
 from sagelib.runs import ROOT, RunError
 
 GRAPH = (
@@ -56,18 +57,38 @@ def reproduce(profile: str = "laptop", seeds: Sequence[int] = (0,), notebook: st
               jobs: int | None = None, force: bool = False) -> tuple[bool, Scheduler]:
     """Runs what is not done yet; (all done, the scheduler with its records). `force`: again even if done.
 
-    Without `notebook` the main job; else only that notebook and what it needs, and `force` concerns that one only.
+    Without `notebook` the main job; else only that notebook (or the one whose name begins so) and what it needs, and
+    `force` concerns that one only.
     """
-    nodes = expand(steps_of(profile), profile, seeds)
-    if notebook is not None and notebook not in {node.notebook for node in nodes}:
-        if START[profile] != "02_sft" and notebook in {study.notebook for study in STUDIES}:
-            raise RunError(f"{notebook} is a study of the profiles laptop and smoke; --profile {profile} has: "
-                           f"{', '.join(step.notebook for step in steps_of(profile))}")
+    notebook = whole_name(notebook)
+    studies = {study.notebook for study in STUDIES} | {step.notebook for step in RISE}
+    if START[profile] != "02_sft" and notebook in studies:
+        raise RunError(f"{notebook} is of the profiles laptop and smoke; --profile {profile} has: "
+                       f"{', '.join(step.notebook for step in steps_of(profile))}")
+    nodes = rise_nodes(profile, seeds) if is_rise(notebook) else expand(steps_of(profile), profile, seeds)
+    if is_rise(notebook):
+        from sagelib.shop_world import ensure  # not standard library
+
+        ensure(nodes[0].parameters["world"])
+    elif notebook is not None and notebook not in {node.notebook for node in nodes}:
         nodes = add_studies(nodes, STUDIES, profile, seeds)
     chosen = set(range(len(nodes))) if notebook is None else only(nodes, notebook)
     forced = {i for i in chosen if notebook in (None, nodes[i].notebook)} if force else set()
     scheduler = Scheduler(nodes, chosen, jobs or min(4, os.cpu_count() or 1), forced)
     return scheduler.run(), scheduler
+
+
+def whole_name(notebook: str | None) -> str | None:
+    """The one notebook of the tables whose name begins like this; the name itself if there is none, or several."""
+    names = {step.notebook for profile in PROFILES for step in steps_of(profile)}
+    names |= {step.notebook for step in RISE} | {study.notebook for study in STUDIES}
+    near = [name for name in names if notebook and name.startswith(notebook)]
+    return near[0] if len(near) == 1 else notebook
+
+
+def is_rise(notebook: str | None) -> bool:
+    """Whether it is one of SkillRise's: they play in the shop and need neither AppWorld nor its world."""
+    return whole_name(notebook) in {step.notebook for step in RISE}
 
 
 def command_reproduce(options: argparse.Namespace) -> int:
@@ -80,7 +101,7 @@ def command_reproduce(options: argparse.Namespace) -> int:
     if not good:
         print(f"\nNot everything is done:\n{scheduler.summary()}", file=sys.stderr)
         return 1
-    tables = {"90_figures": "main"} | {study.notebook: study.name for study in STUDIES}
+    tables = {"90_figures": "main", "29_skillrise_figures": "skillrise"} | {study.notebook: study.name for study in STUDIES}
     last = [tables[r["notebook"]] for r in scheduler.records.values() if r["notebook"] in tables]
     table = ROOT / "figures" / f"table_{last[-1] if last else 'main'}.csv"
     if last and table.exists() and options.profile != "smoke":
@@ -202,7 +223,8 @@ def parser() -> argparse.ArgumentParser:
     rep = commands.add_parser("reproduce", help="run all notebooks that are not done yet")
     rep.add_argument("--profile", choices=list(PROFILES), default="laptop")
     rep.add_argument("--seeds", type=parse_seeds, default=[0], help="0 or 0,1,2 or 0..2")
-    rep.add_argument("--only", metavar="NOTEBOOK", help="this notebook and what it needs; also ablations, e.g. 10_ablate_reward")
+    rep.add_argument("--only", metavar="NOTEBOOK",
+                     help="this notebook and what it needs; also ablations (10_ablate_reward) and SkillRise (20)")
     rep.add_argument("--jobs", type=int, help="notebooks at once (default: one per core, at most 4)")
     rep.add_argument("--force", action="store_true", help="run again what is done")
     test = commands.add_parser("test", help="run the tests; what is not listed here is passed on to pytest")

@@ -273,3 +273,126 @@ class TourConfig(RunConfig):
     section: ClassVar[str] = "tour"
     scenario: Count = 0
     dataset: Literal["train", "demos", "dev", "test_normal", "test_challenge"] = "dev"
+
+
+class ShopConfig(RunConfig):
+    """What the notebooks of SkillRise share: they play in the generated shop."""
+
+    world: Literal["shop-mini", "shop-smoke"] = "shop-mini"
+
+    @classmethod
+    def from_parameters(cls, profile: str, **overrides: Any) -> Self:
+        """As StrictConfig's; without a world the profile's shop."""
+        shop = {"world": "shop-smoke" if profile == "smoke" else "shop-mini"}
+        return super().from_parameters(profile, **shop | {k: v for k, v in overrides.items() if v is not None or k != "world"})
+
+
+class RiseLoopConfig(ShopConfig):
+    """Limits of a trial, shared by demonstrations, training and evaluation. Sizes are tokens of the policy's tokenizer."""
+
+    K: typing.Annotated[int, Field(ge=1, le=12)] = 3   # tasks of a sequence
+    max_turns: Positive = 11            # the second product can be bought at the tenth or eleventh turn, the third cannot
+    max_context: Positive = 800
+    reply_tokens: Positive = 32
+    writer_tokens: Positive = 120       # the curator's reply
+    document_tokens: Positive = 90
+    trajectory_tokens: Positive = 500   # what the curator sees of the attempt
+    temperature: typing.Annotated[float, Field(ge=0)] = 1.0
+
+
+class RiseSFTConfig(RiseLoopConfig):
+    """19_skillrise_sft: rule players in the shop, and a policy that imitates them in both roles."""
+
+    section: ClassVar[str] = "rise_sft"
+    per_family: Positive = 9            # tasks of each family that are played: a multiple of K
+    hasty: Share = 0.4                  # share of attempts that buy the first product listed, without reading its features
+    unread: Share = 0.3                 # share of attempts that do not use the document
+    general: Share = 0.5                # share of documents that hold general advice instead of what was found out
+    vocabulary: typing.Annotated[int, Field(ge=300)] = 1000
+    width: Positive = 128
+    layers: Positive = 3
+    heads: Positive = 4
+    steps: Positive = 400
+    batch_size: Positive = 8
+    learning_rate: Rate = 3e-3
+    sequences: Positive = 16            # of dev, played afterwards
+
+    @model_validator(mode="after")
+    def _whole_sequences(self) -> Self:
+        if self.per_family % self.K:
+            raise ValueError(f"per_family = {self.per_family} is not a multiple of K = {self.K}: tasks would be left out")
+        return self
+
+
+class RiseTrainConfig(RiseLoopConfig):
+    """20_skillrise_train: SkillRise; the same without a document (no_carry); single tasks (grpo)."""
+
+    section: ClassVar[str] = "rise_train"
+    method: Literal["skillrise", "no_carry", "grpo"]
+    gamma: Share = 0.6
+    curate_weight: typing.Annotated[float, Field(ge=0)] = 1.0
+    scale: Literal["mean", "mean_std"] = "mean"
+    members: Literal["trials", "rows"] = "trials"   # with mean_std and rows: the baseline as it was released
+    copies: typing.Annotated[int, Field(ge=2)] = 8
+    episodes_per_step: Positive = 96    # = sequences * K * copies; equal for all methods
+    steps: Positive = 40
+    learning_rate: Rate = 2e-4
+    schedule: Literal["constant", "linear"] = "linear"
+    adam_epsilon: Rate = 1e-6
+    train_embeddings: bool = False
+    clip_eps: typing.Annotated[float, Field(gt=0, lt=1)] = 0.2
+    grad_clip: Rate = 1.0
+    weight_decay: typing.Annotated[float, Field(ge=0)] = 0.0
+    save_steps: Positive = 10
+
+    @property
+    def carry(self) -> str:
+        return "document" if self.method == "skillrise" else "none"
+
+    @property
+    def sequences_per_step(self) -> int:
+        return self.episodes_per_step // (self.K * self.copies)
+
+    @classmethod
+    def from_parameters(cls, profile: str, **overrides: Any) -> Self:
+        """As ShopConfig's; grpo plays single tasks unless told otherwise."""
+        if overrides.get("method") == "grpo":
+            overrides = {"K": 1} | {k: v for k, v in overrides.items() if v is not None}
+        return super().from_parameters(profile, **overrides)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.temperature == 0:
+            raise ValueError("temperature 0 samples the same trial every time; training needs > 0")
+        if self.method == "skillrise" and self.K == 1:
+            raise ValueError("method 'skillrise' carries a document from task to task, but K = 1; use K >= 2, or method 'grpo'")
+        if self.episodes_per_step % (self.K * self.copies):
+            raise ValueError(f"episodes_per_step = {self.episodes_per_step} is not a multiple of "
+                             f"K * copies = {self.K * self.copies}")
+        return self
+
+
+class RiseEvalConfig(RiseLoopConfig):
+    """21_skillrise_evaluate and 22_skillrise_scaling: a frozen policy on held-out stores."""
+
+    section: ClassVar[str] = "rise_evaluate"
+    method: Literal["sft", "skillrise", "no_carry", "grpo"]
+    split: Literal["dev", "test"] = "test"
+    per_family: Positive = 3            # tasks of each family: a multiple of K
+    attempts: Positive = 3              # at one task, for Pass@k
+    lengths: list[Positive] = [1, 2, 4, 6]   # of sequences, in 22_skillrise_scaling
+    per_length: Positive = 12           # tasks of each family there: a multiple of all lengths
+    length_families: Positive = 16      # so many families there, spread over the stores
+    families: Positive | None = None    # so many families elsewhere; None: all
+
+    @property
+    def carry(self) -> str:
+        return "document" if self.method in ("sft", "skillrise") else "none"
+
+    @model_validator(mode="after")
+    def _whole_sequences(self) -> Self:
+        odd = [K for K in self.lengths if self.per_length % K]
+        if self.per_family % self.K or odd:
+            raise ValueError(f"per_family = {self.per_family} must be a multiple of K = {self.K}, and per_length = "
+                             f"{self.per_length} of each of {self.lengths}: the panel plays every task once")
+        return self

@@ -7,7 +7,6 @@ task ends; an environment failure is never scored and never curated.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from sagelib import prompts
 from sagelib import rise_prompts as texts
@@ -15,7 +14,7 @@ from sagelib.policy import Policy
 from sagelib.rise_document import Carry, first_lines, parse_written, updated
 from sagelib.rise_prompts import Draft
 from sagelib.rise_task import Conversations, Task
-from sagelib.rise_types import Attempt, Curation, LoopSettings, Trial
+from sagelib.rise_types import Curation, LoopSettings, Trial
 from sagelib.rollout import World, judge
 from sagelib.skills import SkillLibrary
 from sagelib.types import Chain, Segment

@@ -379,7 +379,7 @@ def launch(argv: list[str]) -> int:
             return 0
         print(f"workbench: no command {command!r}.\n\n{USAGE}", file=sys.stderr)
         return 2
-    from sagelib.cli import parse  # standard library only
+    from sagelib.cli import is_rise, parse  # standard library only
 
     options = parse(argv)   # a wrong option ends here, before anything is built
     if command == "doctor":
@@ -392,7 +392,7 @@ def launch(argv: list[str]) -> int:
 
         if plan.gate(profile, doctor.gpus()):
             return 1
-    light = command in LIGHT or getattr(options, "fast", False)
+    light = command in LIGHT or getattr(options, "fast", False) or is_rise(getattr(options, "only", None))
     signal.signal(signal.SIGTERM, interrupt)
     try:
         setup(() if light else (PROFILE_WORLD[profile],), appworld=not light, smollm=profile == "smollm")

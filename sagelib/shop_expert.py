@@ -1,9 +1,11 @@
-"""A rule expert for the shop, in both roles. It sees what a policy sees: the goal, the document and the pages so far.
+"""Rule players for the shop, in both roles. They see what a policy sees: the goal, the document and the pages so far.
 
-The solver searches for the kind of product and opens the brand that the document names for the wanted property. Without such a
+The expert searches for the kind of product and opens the brand that the document names for the wanted property. Without such a
 line it opens one product after the other and reads its features, passing over brands that the document names for another
-property. The curator keeps one line ``property: Brand`` for each pair that it has seen: what demonstrations teach, and the
-ceiling of what carrying a document can bring here.
+property. As the curator it keeps one line ``property: Brand`` for each pair that it has seen.
+
+`Style` says what a player leaves out. Demonstrations hold several styles (see `rise_demos`), so that reinforcement learning has
+something to choose from; the expert alone is the ceiling of what carrying a document can bring here.
 """
 
 from __future__ import annotations
@@ -15,7 +17,10 @@ from dataclasses import dataclass
 from sagelib.shop_world import KINDS
 
 LINE = re.compile(r"^- ([a-z ]+): ([A-Z][a-z]+)$", re.MULTILINE)
-FEATURE = re.compile(r"This [a-z ]+ is ([a-z ]+)\.")
+ITEM = re.compile(r"([A-Z][a-z]+) [a-z ]+(?:\nchosen: .*)?")
+FEATURES = re.compile(r"By ([A-Z][a-z]+)\.\nThis [a-z ]+ (?:is|are) ([a-z ]+)\.")
+OPEN = re.compile(r"click\[s\d\d\]")
+HEAD, GENERAL = "Brands of this store:", "Read the features before you buy."
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,15 @@ class Goal:
     query: str
     wanted: str
     options: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Style:
+    """What a player does. The expert does all three."""
+
+    features: bool = True   # reads the features of a product before it buys; else it buys the first one that is listed
+    document: bool = True   # believes what the document says of brands
+    notes: bool = True      # as the curator writes down pairs; else only general advice
 
 
 def read_goal(instruction: str) -> Goal:
@@ -42,68 +56,66 @@ def read_document(document: str) -> dict[str, str]:
     return dict(LINE.findall(document))
 
 
-def next_action(instruction: str, document: str, actions: Sequence[str], pages: Sequence[str]) -> str:
-    """The expert's action after ``actions``; ``pages[i]`` is what actions[i] led to."""
-    goal, known = read_goal(instruction), read_document(document)
+def next_action(instruction: str, document: str, actions: Sequence[str], pages: Sequence[str], style: Style = Style()) -> str:
+    """The action after ``actions``; ``pages[i]`` is what actions[i] led to (the short view of `shop_server`)."""
+    goal, known = read_goal(instruction), read_document(document) if style.document else {}
     if not actions:
         return f"search[{goal.query}]"
-    page, last = pages[-1], actions[-1]
-    if "Page 1 (" in page:
-        return f"click[{_choose(page, goal, known, actions)}]"
-    if "Rating: N.A." not in page:                       # a features page
+    if pages[-1].startswith("Results:"):
+        return f"click[{_choose(pages[-1], goal, known, actions)}]"
+    item = ITEM.fullmatch(pages[-1])
+    if item is None:                                     # a features page
         return "click[< prev]"
-    brand, seen = re.search(r"\[SEP\] (\w+) [\w ]+ \[SEP\] Price", page)[1], _features(pages, actions)
-    if brand not in seen and known.get(goal.wanted) != brand:
-        return "click[features]"
-    if known.get(goal.wanted) != brand and seen.get(brand) != goal.wanted:
-        return "click[< prev]"                           # back to the results
-    clicked = [a[6:-1] for a in actions[_opened(actions):]]
+    brand, seen = item[1], _features(pages)
+    if style.features and known.get(goal.wanted) != brand:
+        if brand not in seen:
+            return "click[features]"
+        if seen[brand] != goal.wanted:
+            return "click[< prev]"                       # back to the results
+    clicked = [action[6:-1] for action in actions[_opened(actions):]]
     left = [value for value in goal.options if value not in clicked]
-    return f"click[{left[0]}]" if left else ("click[buy now]" if last else "")
+    return f"click[{left[0]}]" if left else "click[buy now]"
 
 
 def _opened(actions: Sequence[str]) -> int:
     """Where the product that is open now was opened: options chosen before that are gone."""
-    return max(i for i, action in enumerate(actions) if re.fullmatch(r"click\[s[a-z0-9]{9}\]", action))
+    return max(i for i, action in enumerate(actions) if OPEN.fullmatch(action))
 
 
 def _choose(page: str, goal: Goal, known: dict[str, str], actions: Sequence[str]) -> str:
     """The product to open: the known brand's, else the first that was neither opened nor is known to be something else."""
-    listed = re.findall(r"(S[A-Z0-9]{9}) \[SEP\] (\w+)", page)
-    for asin, brand in listed:
+    listed = re.findall(r"^(\w+) .* (S\d\d)$", page, re.MULTILINE)
+    for brand, asin in listed:
         if known.get(goal.wanted) == brand:
             return asin.lower()
-    fresh = [asin.lower() for asin, brand in listed if brand not in known.values() and f"click[{asin.lower()}]" not in actions]
-    return fresh[0] if fresh else listed[0][0].lower()
+    fresh = [asin.lower() for brand, asin in listed if brand not in known.values() and f"click[{asin.lower()}]" not in actions]
+    return fresh[0] if fresh else listed[0][1].lower()
 
 
-def _features(pages: Sequence[str], actions: Sequence[str]) -> dict[str, str]:
+def _features(pages: Sequence[str]) -> dict[str, str]:
     """brand -> property, of the features pages that were opened."""
-    found, brand = {}, ""
-    for page in pages:
-        if match := re.search(r"\[SEP\] (\w+) [\w ]+ \[SEP\] Price", page):
-            brand = match[1]
-        elif (match := FEATURE.search(page)) and "Page 1 (" not in page:
-            found[brand] = match[1]
-    return found
+    return {match[1]: match[2] for page in pages if (match := FEATURES.fullmatch(page))}
 
 
-def revised_document(document: str, pages: Sequence[str], actions: Sequence[str]) -> str:
-    """The document with what the attempt showed; the same text when it showed nothing new."""
-    known = read_document(document) | {wanted: brand for brand, wanted in _features(pages, actions).items()}
-    return "\n".join(["When to use: choosing a brand in this store.", *(f"- {k}: {v}" for k, v in sorted(known.items()))])
+def revised_document(document: str, pages: Sequence[str], style: Style = Style()) -> str:
+    """The document with what the attempt showed; the same pairs when it showed nothing new."""
+    if not style.notes:
+        return GENERAL
+    known = read_document(document) | {wanted: brand for brand, wanted in _features(pages).items()}
+    return "\n".join([HEAD, *(f"- {k}: {v}" for k, v in sorted(known.items()))])
 
 
 # ---- as replies to what a policy reads
 
-def reply_to(talk: str) -> str:
+def reply_to(talk: str, style: Style = Style()) -> str:
     """The reply to a whole conversation, decoded with its special tokens (see `rise_prompts` for its parts)."""
     document = (re.findall(r"Document:\n(.*?)\n\nTask: ", talk, re.DOTALL) or [""])[0]
     instruction = re.search(r"Task: (.*)", talk)[1]
-    history = re.findall(r"Action: (.*)\nObservation: (.*)", talk)
-    actions, pages = [a for a, _ in history], [p for _, p in history]
+    history = re.findall(r"Action: ([^\n]*)\nObservation: (.*?)(?=\nAction: |\n\nOutcome: |<\|im_end\|>)", talk, re.DOTALL)
+    actions, pages = [action for action, _ in history], [page for _, page in history]
     if "\nWrite the skill." in talk:
-        return f"I note what holds in this store.\n<skill>\n{revised_document(document, pages, actions)}\n</skill>"
-    actions += re.findall(r"<action>(.*?)</action>", talk.partition("<|im_start|>assistant")[2])
-    pages += re.findall(r"<\|im_start\|>user\n(.*?)<\|im_end\|>", talk.partition("<|im_start|>assistant")[2], re.DOTALL)
-    return f"<action>{next_action(instruction, document, actions, pages)}</action>"
+        return f"I note what holds here.\n<skill>\n{revised_document(document, pages, style)}\n</skill>"
+    said = talk.partition("<|im_start|>assistant")[2]
+    actions += re.findall(r"<action>(.*?)</action>", said)
+    pages += re.findall(r"<\|im_start\|>user\n(.*?)<\|im_end\|>", said, re.DOTALL)
+    return f"<action>{next_action(instruction, document, actions, pages, style)}</action>"

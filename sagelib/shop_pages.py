@@ -56,7 +56,7 @@ class Visit:
         if self.page == "results":
             parts = [BACK, f"Page {self.number} (Total results: {len(self.found)})"]
             parts += [BEFORE] * (self.number > 1) + [AFTER]
-            for asin in self._listed():
+            for asin in self.listed():
                 product = self.shop.by_asin[asin]
                 parts += [asin, product["title"], product["price_tag"]]
             return parts
@@ -67,7 +67,8 @@ class Visit:
         options = [part for name, values in product["options"].items() for part in (name, *values)]
         return [BACK, BEFORE, *options, product["title"], f"Price: {product['price_tag']}", "Rating: N.A.", *SUB_PAGES, BUY]
 
-    def _listed(self) -> list[str]:
+    def listed(self) -> list[str]:
+        """Products on this page of the results."""
         return self.found[(self.number - 1) * PER_PAGE : self.number * PER_PAGE]
 
     def _receipt(self) -> str:
@@ -89,7 +90,7 @@ class Visit:
             return ["search"]
         if self.page == "results":
             turn = [BEFORE] * (self.number > 1) + [AFTER]
-            return [name.lower() for name in (BACK, *turn, *self._listed())]
+            return [name.lower() for name in (BACK, *turn, *self.listed())]
         if self.sub:
             return [BACK.lower(), BEFORE.lower()]
         values = [value for values in self.shop.by_asin[self.asin]["options"].values() for value in values]

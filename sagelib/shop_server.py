@@ -28,7 +28,9 @@ class Server:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.seed = json.loads((directory / "world.json").read_text())["seed"]   # the world's, never a worker's
+        world = json.loads((directory / "world.json").read_text())
+        self.seed = world["seed"]   # the world's, never a worker's
+        self.view = VIEWS[world.get("view", "full")]
         self.goals: dict[str, dict[str, Any]] = {}
         for line in (directory / "tasks.jsonl").read_text().splitlines():
             task = json.loads(line)
@@ -49,7 +51,7 @@ class Server:
             visits = {next(self.ids): Visit(shop, goal) for _ in range(copies)}
             self.visits |= visits
             start = next(iter(visits.values()))
-            task = {"task_id": task_id, "instruction": goal["instruction_text"], "start": shown(start),
+            task = {"task_id": task_id, "instruction": goal["instruction_text"], "start": self.view(start),
                     "fingerprint": goal_fingerprint(goal, shop.products)}   # of what this process has loaded
             groups.append({"task": task, "visits": list(visits)})
         return {"groups": groups}
@@ -59,7 +61,7 @@ class Server:
         for number, action in request["steps"]:
             begun, visit = time.perf_counter(), self.visits[number]
             visit.step(action)
-            results.append({"output": shown(visit), "done": visit.done, "choices": visit.clickables(),
+            results.append({"output": self.view(visit), "done": visit.done, "choices": visit.clickables(),
                             "seconds": time.perf_counter() - begun})
         return {"results": results}
 
@@ -72,11 +74,29 @@ class Server:
         return {}
 
 
-def shown(visit: Visit) -> str:
-    """The page without the goal, which the prompt holds already; of the receipt only that it is over (it shows the reward)."""
+OVER = "Thank you for shopping with us!"   # of the receipt only that it is over: it shows the reward
+
+
+def full(visit: Visit) -> str:
+    """The page as WebShop shows it, without the goal, which the prompt holds already."""
+    return OVER if visit.done else visit.observation().replace(f"Instruction: [SEP] {visit.goal['instruction_text']} [SEP] ", "")
+
+
+def short(visit: Visit) -> str:
+    """What tells this page from others of its kind, for a small policy; what can be clicked is the same as on the full one."""
     if visit.done:
-        return "Thank you for shopping with us!"
-    return visit.observation().replace(f"Instruction: [SEP] {visit.goal['instruction_text']} [SEP] ", "")
+        return OVER
+    if visit.page == "home":
+        return "Search"
+    if visit.page == "results":
+        return "\n".join(["Results:", *(f"{visit.shop.by_asin[asin]['title']} {asin}" for asin in visit.listed())])
+    product = visit.shop.by_asin[visit.asin]
+    if visit.sub:
+        return "\n".join({"Description": [product["description"]], "Features": product["bullets"]}.get(visit.sub, ["none"]))
+    return product["title"] + (f"\nchosen: {', '.join(visit.chosen.values())}" if visit.chosen else "")
+
+
+VIEWS = {"full": full, "short": short}
 
 
 def main() -> None:

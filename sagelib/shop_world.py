@@ -9,63 +9,79 @@ in the next task at once. That is what a skill document can carry from task to t
 from __future__ import annotations
 
 import json
+import os
 import random
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from sagelib.rise_sequences import TaskCard, fingerprint
-from sagelib.runs import content_hash
+from sagelib.runs import ROOT, content_hash, read_json
 from sagelib.shop_goals import Goal, draw_prices, goal_id, load_products, make_goals
 
 BRANDS = ("Alderwick", "Brisca", "Calvora", "Denholt", "Fennway", "Gatrick", "Holmby", "Ironleaf", "Juniper", "Lumora")
 # query, noun, WebShop category, product category, properties, options
 KINDS: tuple[tuple[str, str, str, str, tuple[str, ...], dict[str, tuple[str, ...]]], ...] = (
-    ("phone cases", "Phone Case", "electronics", "Cell Phones › Cases",
+    ("phone cases", "phone case", "electronics", "Cell Phones › Cases",
      ("heavy duty", "wireless charging", "easy install", "water resistant"),
      {"Color": ("black", "navy", "green"), "Size": ("5.4 inch", "6.1 inch")}),
-    ("headphones", "Headphones", "electronics", "Electronics › Headphones",
+    ("headphones", "headphones", "electronics", "Electronics › Headphones",
      ("noise cancelling", "fast charging", "hands free", "long lasting"),
      {"Color": ("black", "white", "red")}),
-    ("table lamps", "Table Lamp", "garden", "Home › Lamps", ("energy efficient", "wood frame", "glass shade", "easy assemble"),
+    ("table lamps", "table lamp", "garden", "Home › Lamps", ("energy efficient", "wood frame", "glass shade", "easy assemble"),
      {"Color": ("brass", "black", "white"), "Size": ("small", "large")}),
-    ("throw pillows", "Throw Pillow", "garden", "Home › Pillows",
+    ("throw pillows", "throw pillow", "garden", "Home › Pillows",
      ("machine washable", "super soft", "double sided", "water proof"),
      {"Color": ("rust", "navy", "green"), "Size": ("16 inch", "18 inch")}),
-    ("protein bars", "Protein Bar", "grocery", "Grocery › Bars", ("soy free", "gluten free", "low sugar", "plant based"),
+    ("protein bars", "protein bar", "grocery", "Grocery › Bars", ("soy free", "gluten free", "low sugar", "plant based"),
      {"Flavor": ("cocoa", "lemon", "peanut"), "Size": ("6 count", "12 count")}),
-    ("face creams", "Face Cream", "beauty", "Beauty › Creams",
+    ("face creams", "face cream", "beauty", "Beauty › Creams",
      ("fragrance free", "cruelty free", "oil free", "paraben free"),
      {"Scent": ("rose", "mint"), "Size": ("1 ounce", "2 ounce")}),
-    ("shirts", "Shirt", "fashion", "Clothing › Shirts", ("long sleeve", "slim fit", "moisture wicking", "button down"),
+    ("shirts", "shirt", "fashion", "Clothing › Shirts", ("long sleeve", "slim fit", "moisture wicking", "button down"),
      {"Color": ("blue", "olive", "white"), "Size": ("small", "medium", "large")}),
-    ("sandals", "Sandals", "fashion", "Clothing › Sandals", ("arch support", "rubber sole", "open toe", "memory foam"),
+    ("sandals", "sandals", "fashion", "Clothing › Sandals", ("arch support", "rubber sole", "open toe", "memory foam"),
      {"Color": ("black", "brown", "tan"), "Size": ("6", "7", "8")}),
 )
-STORES = {"train": 24, "dev": 4, "test": 8}   # per split; a store belongs to one split
-SIZES = {"mini": STORES, "smoke": {"train": 2, "dev": 1, "test": 1}}
+# Stores per split; a store belongs to one split. demos: imitation, train: reinforcement learning.
+SIZES = {"mini": {"demos": 32, "train": 16, "dev": 2, "test": 8}, "smoke": {"demos": 1, "train": 1, "dev": 1, "test": 1}}
+VERSION = 2   # of what `build` writes; another number makes `ensure` build again
 
 
 def make_store(rng: random.Random) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, list[str]]]:
     """(products, notes, nouns) of one store, in the shapes of WebShop's files; all kinds, one product for each brand and kind."""
     items, notes, nouns = [], {}, {}
+    codes = rng.sample(range(10, 100), 90)
     for query, noun, category, path, properties, options in KINDS:
+        names = _names(codes, len(properties))
         for brand, own in zip(rng.sample(BRANDS, len(properties)), rng.sample(properties, len(properties)), strict=True):
-            asin = "S" + "".join(rng.choices("ABCDEFGHJKLMNPQRSTUVWXYZ23456789", k=9))
+            asin = names.pop()
             items.append({
                 "asin": asin, "name": f"{brand} {noun}", "category": category, "query": query, "product_category": path,
-                "full_description": f"A {noun.lower()} by {brand}, made for everyday use.",
-                "small_description": [f"Ships from the {brand} workshop.", f"This {noun.lower()} is {own}."],
+                "full_description": f"A {noun} by {brand}, made for everyday use.",
+                "small_description": [f"By {brand}.", f"This {noun} is {own}."],
                 "pricing": f"${rng.randrange(500, 8000) / 100:.2f}",
                 "customization_options": {name: [{"value": v, "image": None} for v in rng.sample(values, len(values))]
                                           for name, values in options.items()},
                 "images": [""],
             })
             notes[asin] = {"attributes": [own], "instruction": f"Find me {own} {query}", "instruction_attributes": [own]}
-            nouns[asin] = [brand.lower(), *noun.lower().split()]
+            nouns[asin] = [brand.lower(), *noun.split()]
     rng.shuffle(items)
     return items, notes, nouns
+
+
+def _names(codes: list[int], count: int) -> list[str]:
+    """``count`` names S10..S99 with different first digits, out of ``codes``: short enough to be copied by a small policy."""
+    chosen: dict[int, int] = {}
+    for code in codes:
+        if len(chosen) < count:
+            chosen.setdefault(code // 10, code)
+    for code in chosen.values():
+        codes.remove(code)
+    return [f"S{code}" for code in chosen.values()]
 
 
 def build(directory: Path, size: str = "mini", seed: int = 7) -> dict[str, int]:
@@ -87,10 +103,24 @@ def build(directory: Path, size: str = "mini", seed: int = 7) -> dict[str, int]:
             counts[split] = counts.get(split, 0) + len(mine)
             tasks += mine
     (directory / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
-    world = {"name": f"shop-{size}", "seed": seed, "tasks": counts, "catalogue": "generated; not WebShop's"}
+    world = {"name": f"shop-{size}", "seed": seed, "tasks": counts, "catalogue": "generated; not WebShop's",
+             "view": "short", "version": VERSION}
     world["hash"] = content_hash(directory / "stores")[:32] + content_hash(directory / "tasks.jsonl")[:32]
     (directory / "world.json").write_text(json.dumps(world, indent=1) + "\n")
     return counts
+
+
+def ensure(name: str) -> Path:
+    """data/<name>, built if it is not there or of another version. KeyError for a name that is not shop-mini or shop-smoke."""
+    directory, size = ROOT / "data" / name, name.removeprefix("shop-")
+    if size not in SIZES or not name.startswith("shop-"):
+        raise KeyError(f"no shop {name!r}; there are: {', '.join('shop-' + s for s in SIZES)}")
+    if (read_json(directory / "world.json") or {}).get("version") != VERSION:
+        shutil.rmtree(directory, ignore_errors=True)
+        fresh = directory.with_name(f".{name}.{os.getpid()}")
+        build(fresh, size)
+        fresh.replace(directory)
+    return directory
 
 
 def open_store(folder: Path, seed: int) -> tuple[list[dict[str, Any]], list[Goal]]:

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from sagelib import shop_world
 from sagelib.rise_sequences import CheckedWorld, ManifestError, SequencePlan, build, check_disjoint
 from sagelib.shop import ShopMissing, ShopPool
 from sagelib.shop_goals import draw_prices, goal_id, load_products, make_goals, token_set_ratio, type_reward
 from sagelib.shop_pages import Shop, Visit
 from sagelib.shop_search import Index, analyze, stem, stored_length
+from sagelib.shop_server import full, short
 from sagelib.shop_world import build as build_shop
 from sagelib.shop_world import load_cards, open_store, oracle
 
@@ -118,10 +120,50 @@ def test_reward_of_the_wrong_kind_of_product():
 def test_equal_seeds_build_equal_shops(built, tmp_path):
     counts = build_shop(tmp_path, "smoke", seed=7)
     assert (tmp_path / "tasks.jsonl").read_bytes() == (built / "tasks.jsonl").read_bytes()
-    assert counts == {"train": 392, "dev": 196, "test": 196}
+    assert counts == {"demos": 196, "train": 196, "dev": 196, "test": 196}
     assert (tmp_path / "world.json").read_bytes() == (built / "world.json").read_bytes()
     assert build_shop(tmp_path / "other", "smoke", seed=8) and (tmp_path / "other" / "tasks.jsonl").read_bytes() != (
         built / "tasks.jsonl").read_bytes()
+
+
+def test_a_family_s_products_can_be_told_by_the_first_digit_of_their_name(built):
+    for store in ("demos0", "test0"):
+        products = open_store(built / "stores" / store, 7)[0]
+        assert len({p["asin"] for p in products}) == len(products) == 32
+        for query in {p["query"] for p in products}:
+            assert len({p["asin"][:2] for p in products if p["query"] == query}) == 4
+
+
+def test_the_short_view_shows_what_the_page_is_about(built):
+    goal = goals_of(built)[load_cards(built, "test")[0].task_id]
+    shop = Shop(open_store(built / "stores" / "test0", 7)[0])
+    visit, wanted = Visit(shop, goal), shop.by_asin[goal["asin"]]
+    assert short(visit) == "Search" and full(visit) == "WebShop [SEP] Search"
+    visit.step(f"search[{wanted['query']}]")
+    assert short(visit).splitlines()[0] == "Results:" and f"{wanted['title']} {goal['asin']}" in short(visit).splitlines()
+    visit.step(f"click[{goal['asin']}]")
+    assert short(visit) == wanted["title"]
+    visit.step("click[features]")
+    assert short(visit).splitlines() == wanted["bullets"] and goal["attributes"][0] in wanted["bullets"][1]
+    visit.step("click[< prev]")
+    for value in goal["goal_options"].values():
+        visit.step(f"click[{value}]")
+    assert short(visit) == f"{wanted['title']}\nchosen: {', '.join(goal['goal_options'].values())}"
+    visit.step("click[buy now]")
+    assert short(visit) == full(visit) == "Thank you for shopping with us!" and visit.reward == 1.0
+
+
+def test_a_shop_is_built_once_and_again_for_another_version(tmp_path, monkeypatch):
+    monkeypatch.setattr(shop_world, "ROOT", tmp_path)
+    (tmp_path / "data").mkdir()
+    place = shop_world.ensure("shop-smoke")
+    made = (place / "world.json").stat().st_mtime_ns
+    assert shop_world.ensure("shop-smoke") == place and (place / "world.json").stat().st_mtime_ns == made
+    monkeypatch.setattr(shop_world, "VERSION", 99)
+    shop_world.ensure("shop-smoke")
+    assert json.loads((place / "world.json").read_text())["version"] == 99 and len(list((tmp_path / "data").iterdir())) == 1
+    with pytest.raises(KeyError, match="no shop 'shop-large'; there are: shop-mini, shop-smoke"):
+        shop_world.ensure("shop-large")
 
 
 def test_splits_are_disjoint_and_a_store_belongs_to_one(built):
@@ -129,7 +171,7 @@ def test_splits_are_disjoint_and_a_store_belongs_to_one(built):
     train, test = (build(load_cards(built, split), SequencePlan(split=split, **plan)) for split in ("train", "test"))
     check_disjoint(train, test)
     assert {s.family.split("/")[0] for s in test.sequences} == {"test0"}
-    assert len(train.sequences) == 2 * (8 + 4 + 8 + 8 + 8 + 5 + 12 + 12)
+    assert len(train.sequences) == (8 + 4 + 8 + 8 + 8 + 5 + 12 + 12)
 
 
 def play_out(world, cards, actions_of, turns=12):
