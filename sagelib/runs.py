@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sagelib.profiles import PROFILE_WORLD, PROFILES
+from sagelib.profiles import PROFILES
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -144,10 +144,10 @@ def code_hash(file: Path) -> str:
     return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()
 
 
-def settings_hash(config: Path, names: set[str]) -> str:
-    """sha256 of config.py with those of its classes alone that are among the names, and of what profiles.py says of them.
+def settings_hash(config: Path, names: set[str], profile: str) -> str:
+    """sha256 of config.py with those of its classes alone that are among the names, and of what the profile says of them.
 
-    So another setting of training leaves the runs of 02_sft as they are.
+    So another setting of training, or another profile, leaves the runs of 02_sft as they are.
     """
     tree = ast.parse(config.read_text())
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
@@ -157,9 +157,8 @@ def settings_hash(config: Path, names: set[str]) -> str:
         todo = {base.id for name in todo for base in classes[name].bases if isinstance(base, ast.Name)} & classes.keys() - kept
     tree.body = [node for node in tree.body if not isinstance(node, ast.ClassDef) or node.name in kept]
     text = ast.unparse(tree)
-    profiles = {name: {section: values for section, values in sections.items() if f"= {section!r}" in text}
-                for name, sections in PROFILES.items()}
-    return hashlib.sha256(json.dumps([text, profiles, PROFILE_WORLD], sort_keys=True).encode()).hexdigest()
+    sections = {section: values for section, values in PROFILES.get(profile, {}).items() if f"= {section!r}" in text}
+    return hashlib.sha256(json.dumps([text, sections], sort_keys=True).encode()).hexdigest()
 
 
 def run_id(notebook: Path, parameters: Mapping[str, Any], world: str | None, inputs: Iterable[str]) -> str:
@@ -169,7 +168,9 @@ def run_id(notebook: Path, parameters: Mapping[str, Any], world: str | None, inp
     files = {file.name: file for file in library_sources(code)}
     names = imported_names(code).union(*(imported_names(file.read_text()) for file in files.values()))
     files.pop("profiles.py", None)
-    library = {name: settings_hash(file, names) if name == "config.py" else code_hash(file) for name, file in files.items()}
+    library = {name: code_hash(file) for name, file in files.items() if name != "config.py"}
+    if "config.py" in files:
+        library["config.py"] = settings_hash(files["config.py"], names, parameters.get("profile", "laptop"))
     parts = [code, dict(parameters), library, world, sorted(inputs)]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:10]
 

@@ -273,8 +273,8 @@ def test_a_setting_counts_only_for_the_runs_whose_class_it_is_in(tmp_path, monke
 
     def hashes(x=1, y=1, **profiles) -> tuple[str, str]:
         config.write_text(CONFIG.format(x=x, y=y))
-        monkeypatch.setattr(runs, "PROFILES", {"laptop": profiles})
-        return runs.settings_hash(config, {"AConfig"}), runs.settings_hash(config, {"BConfig"})
+        monkeypatch.setattr(runs, "PROFILES", {"laptop": profiles, "paper": {"a": {"x": len(profiles)}}})
+        return tuple(runs.settings_hash(config, {name}, "laptop") for name in ("AConfig", "BConfig"))
 
     a, b = hashes()
     assert a != b
