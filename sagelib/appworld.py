@@ -251,7 +251,7 @@ class EnginePool:
                 one.close()
             os.close(descriptor)
         self._control = _Channel(control, "engine server", self.log)
-        self._guard, self._judge, self.judge_restarts = judge, None, 0
+        self._guard, self._judge, self._lost_judge, self.judge_restarts = judge, None, "", 0
         try:
             while 0 not in self._control.replies:
                 if not self._control.pump(START_SECONDS):
@@ -389,29 +389,31 @@ class EnginePool:
         """The outcomes. EngineDied when there is no judge any more, or JUDGE_TRIES judges were lost over these states."""
         for _ in range(JUDGE_TRIES):
             if self._judge is None:
-                self._judge = _Channel(self._next_judge(), "judge", self.log)
+                self._meet_judge()
             try:
                 [reply] = self._judge.exchange([dict(jobs=jobs)], JUDGE_SECONDS * (len(jobs) + 1))
                 return reply["outcomes"]
             except (EngineDied, TimeoutError) as error:
                 self._judge.socket.close()
-                self._judge, lost = None, str(error)
-                self.judge_restarts += 1
+                self._judge, self._lost_judge = None, str(error)
                 if isinstance(error, TimeoutError):
                     with contextlib.suppress(OSError):  # then the guard has gone, which is noticed when it sends no socket
                         self._guard.send(b"k")
-            print(f"{lost}. It is started again ({self.judge_restarts} times so far), nothing is lost.", file=sys.stderr)
         raise EngineDied(f"{JUDGE_TRIES} judges in a row were lost over these states; their log: {self.log}")
 
-    def _next_judge(self) -> socket.socket:
-        """A socket to the judge that the guard has started. EngineDied when the guard has gone or sends none."""
+    def _meet_judge(self) -> None:
+        """Talk to the judge that the guard has started. EngineDied when the guard has gone or sends no socket to it."""
         found: list[int] = []
         if select.select([self._guard], [], [], START_SECONDS)[0]:
             with contextlib.suppress(ConnectionError):
                 _, found, _, _ = socket.recv_fds(self._guard, 1, 1, socket.MSG_CMSG_CLOEXEC)
         if not found:
             raise EngineDied(f"the judge has ended and is not started again; its log: {self.log}")
-        return socket.socket(fileno=found[0])
+        self._judge = _Channel(socket.socket(fileno=found[0]), "judge", self.log)
+        if self._lost_judge:
+            self.judge_restarts += 1
+            print(f"{self._lost_judge}. It was started again ({self.judge_restarts} so far).", file=sys.stderr)
+            self._lost_judge = ""
 
     @staticmethod
     def _outcome(episode: Episode, verdict: dict | None, reason: str) -> Outcome:

@@ -15,7 +15,9 @@ from typing import Any
 from sagelib.graph import minutes
 from sagelib.runs import RunError, list_runs, runs_root
 
-POLICY = "default-src 'none'; img-src data:; font-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+# frames: the viewer's, whose page is inside its tag
+POLICY = "default-src 'none'; frame-src about:; img-src data:; font-src data:; style-src 'unsafe-inline'; " \
+    "script-src 'unsafe-inline'"
 TEMPLATE = ("{% extends 'lab/index.html.j2' %}{% block html_head_js %}"
             f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">' "{% endblock %}"
             "{% block html_head_js_mathjax %}{% endblock %}{% block html_head_js_mermaidjs %}{% endblock %}"

@@ -17,6 +17,7 @@ from sagelib.prompts import reply
 from sagelib.retrieval import METHODS
 from sagelib.rollout import RolloutSettings, rollout
 from sagelib.runs import ROOT
+from sagelib.sft import encode_pair, fine_tune
 from sagelib.types import Chain, StopReason
 
 README = (ROOT / "README.md").read_text()
@@ -144,6 +145,11 @@ def test_the_model_is_sampled_with_its_own_log_probabilities(tmp_path, monkeypat
         logits_TV = names["model"](torch.tensor([prompt + sample.ids])).logits[0, len(prompt) - 1:-1].float()
     expected = logits_TV.log_softmax(-1).gather(1, torch.tensor(sample.ids)[:, None])[:, 0]
     assert sample.logprobs == pytest.approx(expected.tolist(), abs=1e-5)
+    example = encode_pair(names["format"], {"text": "Set x to 1+2.", "code": "x = 3"})
+    losses: list[float] = []
+    fine_tune(names["model"], names["tokenizer"], [example] * 40, output_dir=tmp_path / "sft", batch=4, learning_rate=1e-2,
+              seed=0, bf16=False, log=lambda step, loss, **_: losses.append(loss))
+    assert len(losses) == 10 and losses[-1] < losses[0] - 1
 
 
 # ---- the rest of the README
