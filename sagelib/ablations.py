@@ -72,9 +72,14 @@ STUDIES = (
     Study("16_skill_analysis", "skills", MAIN),
     Study("17_budget_fair", "budget", (
         trained("SFT+GRPO", GRPO, smoke=True),
-        trained("SFT+GRPO, 16 copies", GRPO | {"group_size": 16}),
+        trained("SFT+GRPO, 8 copies", GRPO | {"group_size": 8}),
         trained("SAGE", SAGE, smoke=True),
-        trained("SAGE, 4 copies", SAGE | {"group_size": 4}),
+        trained("SAGE, 8 copies", SAGE | {"group_size": 8}),
+    )),
+    Study("18_temperature", "temperature", (
+        policy("sft", "SFT"), trained("SAGE", SAGE, smoke=True),
+        policy("sft", "SFT, 0.1", smoke=False, temperature=0.1), trained("SAGE, 0.1", SAGE, temperature=0.1),
+        policy("sft", "SFT, 1", smoke=False, temperature=1.0), trained("SAGE, 1", SAGE, temperature=1.0),
     )),
     Study("91_tables", "all", needs=(
         "10_ablate_reward", "11_ablate_chain_length", "12_ablate_retrieval", "13_ablate_initialization", "14_ablate_library",
