@@ -22,7 +22,7 @@ from sagelib.prompts import ChatFormat
 from sagelib.types import Episode, Segment
 
 Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
-RULES = """You are a super intelligent AI assistant. Your supervisor gives you tasks, and you solve them by writing \
+RULES = """You solve tasks for your supervisor by writing \
 Python that runs in a shell where `apis.<app>.<api>(...)` calls an app on the supervisor's behalf.
 
 1. Each reply is one short thought and exactly one ```python block. It is run, you see what it prints, then you reply again.
