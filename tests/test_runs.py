@@ -42,7 +42,7 @@ def marked_processes() -> list[int]:
     return found
 
 
-def wait_for(condition, seconds=20.0):
+def wait_for(condition, seconds=120.0):   # starting a kernel takes a minute where others have the cores
     end = time.time() + seconds
     while time.time() < end:
         found = condition()
@@ -126,9 +126,11 @@ def test_kill_9_of_the_caller_ends_everything(tmp_path, runs_directory):
     notebook = make(tmp_path / "long.ipynb", OPEN, "run.log(step=1)\nimport time; time.sleep(60)", FINISH)
     caller = subprocess.Popen([sys.executable, "-c", START, notebook], cwd=tmp_path,
                               env=os.environ | {"PYTHONPATH": str(ROOT)})
-    wait_for(lambda: list(runs_directory.glob("*/*/metrics.jsonl")))
-    caller.kill()
-    caller.wait()
+    try:
+        wait_for(lambda: list(runs_directory.glob("*/*/metrics.jsonl")))
+    finally:
+        caller.kill()
+        caller.wait()
     directory = next(runs_directory.glob("*/*/run.json")).parent
     record = wait_for(lambda: (lambda r: r["status"] != "running" and r)(runs.read_run(directory)))
     assert record["status"] == "interrupted" and read_metrics(directory)[0]["step"] == 1
@@ -388,9 +390,12 @@ def test_stopping_reproduce_leaves_records_and_no_process(tmp_path, sign, runs_d
     notebooks = [make(tmp_path / f"{n}.ipynb", OPEN, "run.log(step=1)\nwhile True: pass", FINISH) for n in "ab"]
     workbench = subprocess.Popen([sys.executable, "-c", WORKBENCH, *notebooks], cwd=tmp_path, stderr=subprocess.PIPE,
                                  stdout=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": str(ROOT)}, text=True)
-    wait_for(lambda: len(list(runs_directory.glob("*/*/metrics.jsonl"))) == 2)
-    workbench.send_signal(sign)
-    _, errors = workbench.communicate(timeout=30)
+    try:
+        wait_for(lambda: len(list(runs_directory.glob("*/*/metrics.jsonl"))) == 2)
+        workbench.send_signal(sign)
+        _, errors = workbench.communicate(timeout=120)
+    finally:
+        workbench.kill()   # and with it what it started
     assert workbench.returncode == 130 and errors == "stopped; the same command goes on from here\n"
     assert [r["status"] for r in runs.list_runs()] == ["interrupted"] * 2 and marked_processes() == []
 
