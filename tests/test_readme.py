@@ -5,10 +5,13 @@ import re
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
+import matplotlib
 import pytest
 import torch
 from fakes import ReplayPolicy, tiny_format
+from run_maker import make_run
 from test_generator import ENGINE
 
 from sagelib import cli
@@ -150,6 +153,18 @@ def test_the_model_is_sampled_with_its_own_log_probabilities(tmp_path, monkeypat
     fine_tune(names["model"], names["tokenizer"], [example] * 40, output_dir=tmp_path / "sft", batch=4, learning_rate=1e-2,
               seed=0, bf16=False, log=lambda step, loss, **_: losses.append(loss))
     assert len(losses) == 10 and losses[-1] < losses[0] - 1
+
+
+def test_what_is_shown_inside_a_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    matplotlib.use("Agg")
+    code = re.search(r"(?s)\n## Look inside a run\n.*?```python\n(.*?)```", README)[1]
+    shown: list[object] = []
+    monkeypatch.setattr("IPython.display.display", lambda **_: SimpleNamespace(update=shown.append))   # needs a kernel
+    names = {"run_dir": make_run(tmp_path / "03_train-a")}
+    exec(compile(code, "README.md, Look inside a run", "exec"), names)
+    assert len(shown) == 1 and {skill.name for skill in names["skills"]} == {skill.name for skill in names["kept"]} == {"add"}
+    assert list(names["library"].snapshot()) == ["add"] and (tmp_path / "my_skills" / "index.json").exists()
 
 
 # ---- the rest of the README
