@@ -29,6 +29,18 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     return Tokenizer.from_file(str(directory / "tokenizer.json"))
 
 
+def whole(segment: dict[str, Any]) -> dict[str, Any]:
+    """A recorded segment with the sequences before it, where an LLM's episode has several: one prompt, all that followed.
+
+    The prompts of the later sequences repeat what was there, as the chat template rewrote it; they are left out.
+    """
+    if not segment.get("earlier"):
+        return segment
+    parts = [*segment["earlier"], segment]
+    joined = {key: [x for part in parts for x in part[key]] for key in ("completion_ids", "own_mask_T", "logprobs_T")}
+    return {"prompt_ids": parts[0]["prompt_ids"], **joined}
+
+
 class Pieces:
     """Cuts segments into pieces. Each text is kept once, in `texts`; without a tokenizer a segment is only counted."""
 
@@ -63,6 +75,7 @@ class Pieces:
 
     def encode(self, segment: dict[str, Any]) -> dict[str, Any]:
         """prompt (text), piece (indices into `texts`), own (run lengths: world, policy, world, ...), p (% per own token)."""
+        segment = whole(segment)
         ids, own = segment["completion_ids"], segment["own_mask_T"]
         if not len(ids) == len(own) == len(segment["logprobs_T"]):
             lengths = len(ids), len(own), len(segment["logprobs_T"])

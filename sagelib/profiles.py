@@ -12,7 +12,7 @@ WORLDS: dict[str, dict] = {
               "plan": {"families_per_app": 1, "train": 1, "demos": 1, "dev": 1, "test_normal": 1, "test_challenge": 1}},
 }
 
-PROFILE_WORLD: dict[str, str] = {"smoke": "smoke", "laptop": "mini", "smollm": "mini", "gpu": "mini", "paper": "mini"}
+PROFILE_WORLD: dict[str, str] = {"smoke": "smoke", "laptop": "mini", "smollm": "smoke", "gpu": "mini", "paper": "mini"}
 
 # The notebook that makes the policies from which training starts: a small model from nothing, or a pre-trained LLM.
 START: dict[str, str] = {"smoke": "02_sft", "laptop": "02_sft", "smollm": "02_sft_llm", "gpu": "02_sft_llm",

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sagelib import credit, skills
+from sagelib.pieces import whole
 from sagelib.runs import RunError
 
 Record = dict[str, Any]
@@ -134,7 +135,7 @@ def rows_of(
         values = {
             **part, "step": record.get("step"), "family": families.get(e["scenario_id"], ""), "scenario": e["scenario_id"],
             "task": e["task_id"], "position": e["position"] + 1, "copy": record["copy"] + 1, "solved": bool(e["success"]),
-            "r": e["fraction"], "R": R, "A": A, "turns": len(e["turns"]), "tokens": sum(e["segment"]["own_mask_T"]),
+            "r": e["fraction"], "R": R, "A": A, "turns": len(e["turns"]), "tokens": sum(whole(e["segment"])["own_mask_T"]),
             "stop": e["stop"], "called": " ".join(e["skills_called"]), "made": " ".join(e["skills_made"])}
         rows.append([number(values[name]) for name in COLUMNS])
     return rows

@@ -1,12 +1,14 @@
 """The chat format of pre-trained models, with the templates of real ones (TRL ships their files): exact ids, splits, forgery."""
 import importlib.resources
+import json
+from dataclasses import asdict
 
 import pytest
 import torch
 from fakes import TEXTS, FakeWorld, ReplayPolicy, chain, tiny_model
 from test_trainer import CHAINS, assert_close, made_runs, train
 
-from sagelib import chat, prompts
+from sagelib import chat, pieces, prompts
 from sagelib.chat import Dialogue, LLMFormat, message_parts
 from sagelib.policy import CachedPolicy
 from sagelib.prompts import user_message
@@ -164,6 +166,21 @@ def test_where_the_template_drops_thoughts_the_sequence_splits_and_is_counted():
     assert policy.sessions[0].sequences[0] == last.ids
     kept, _ = played(LLMFormat(tokenizer_of("qwen3"), keep_history=True), THINK)
     assert kept.segment.splits == 0 and kept.segment.generated == last.generated
+
+
+def test_the_record_of_a_split_episode_has_all_its_tokens():
+    format = LLMFormat(tokenizer_of("qwen3"))
+    episode, _ = played(format, THINK)
+    segment = json.loads(json.dumps(asdict(episode)))["segment"]
+    assert set(segment) == {*asdict(Segment([1])), "earlier"} and len(segment["earlier"]) == 2
+    joined = pieces.whole(segment)
+    sampled = [i for turn in episode.turns for i in turn.token_ids]
+    assert joined["completion_ids"] == sampled and sum(joined["own_mask_T"]) == episode.segment.generated == len(sampled)
+    assert joined["prompt_ids"] == segment["earlier"][0]["prompt_ids"]
+    shown = pieces.Pieces(format.tokenizer.backend_tokenizer).encode(segment)
+    assert shown["own"] == [0, len(sampled)] and len(shown["piece"]) == len(sampled)
+    plain = {"prompt_ids": [1], "completion_ids": [2], "own_mask_T": [1], "logprobs_T": [0.0], "position": 0}
+    assert pieces.whole(plain) is plain
 
 
 def test_a_template_that_writes_an_empty_thought_into_history_splits_too():
