@@ -105,9 +105,11 @@ def copying_pairs(count: int, seed: int) -> list[dict[str, str]]:
         codes = [f"S{first}{rng.randrange(10)}" for first in rng.sample(range(1, 10), len(properties))]
         shelf = "\n".join(["Results:", *(f"{brand} {noun} {code}" for brand, code in zip(brands, codes, strict=True))])
         known = sorted(rng.sample(list(zip(own, brands, strict=True)), rng.randint(1, len(own))))
-        document = "\n".join([HEAD, *(f"- {wanted}: {brand}" for wanted, brand in known)])
         wanted, brand = rng.choice(known)
-        click, kind = f"<action>click[{codes[brands.index(brand)].lower()}]</action>", PAIRS[i % len(PAIRS)]
+        kind = PAIRS[i % len(PAIRS)]
+        known = [pair for pair in known if kind != "note" or pair[0] != wanted]   # what is to be noted is not there yet
+        document = "\n".join([HEAD, *(f"- {prop}: {name}" for prop, name in known)])
+        click = f"<action>click[{codes[brands.index(brand)].lower()}]</action>"
         name = rng.choice(list(options))
         chosen = {key: rng.choice(others) for key, others in options.items()}
         goal = f"Find me {wanted} {query} with " + ", and ".join(f"{key.lower()}: {value}" for key, value in chosen.items())

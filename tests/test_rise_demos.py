@@ -143,7 +143,7 @@ def test_the_tokenizer_keeps_names_and_digits_apart(shop):
 
 def test_exercises_can_be_solved_from_their_text_alone():
     pairs = copying_pairs(400, 3)
-    assert pairs == copying_pairs(400, 3) != copying_pairs(400, 4) and len({p["text"] for p in pairs}) > 390
+    assert pairs == copying_pairs(400, 3) != copying_pairs(400, 4) and len({p["text"] for p in pairs}) > 380
     assert [p["kind"] for p in pairs[:4]] == ["list", "document", "note", "option"]
     for pair in pairs:
         shelf = {brand: code for brand, code in re.findall(r"^(\w+) [a-z ]+ (S\d\d)$", pair["text"], re.MULTILINE)}
@@ -155,6 +155,7 @@ def test_exercises_can_be_solved_from_their_text_alone():
         if pair["kind"] in ("list", "document"):
             assert pair["code"] == f"<action>click[{shelf[brand].lower()}]</action>" and len({c[1] for c in shelf.values()}) == 4
         elif pair["kind"] == "note":
+            assert not read_document(pair["code"]).keys() & read_document(pair["text"]).keys()
             assert read_document(pair["code"]) == {FEATURES.search(pair["text"])[2]: FEATURES.search(pair["text"])[1]}
         else:
             name = pair["text"].rpartition("Option ")[2]
