@@ -312,7 +312,11 @@ class RiseSFTConfig(RiseLoopConfig):
     width: Positive = 128
     layers: Positive = 3
     heads: Positive = 4
-    steps: Positive = 400
+    pairs: Positive = 12000             # short exercises in copying (see rise_demos.copying_pairs)
+    pairs_per_example: Positive = 6
+    pair_steps: Count = 300             # batches of them alone, before the first row of a trial
+    pair_share: Share = 0.25            # of later batches
+    steps: Positive = 500               # batches with rows of trials
     batch_size: Positive = 8
     learning_rate: Rate = 3e-3
     sequences: Positive = 16            # of dev, played afterwards

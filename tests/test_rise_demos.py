@@ -1,10 +1,11 @@
 """Demonstrations: what each style of player does in the shop, and that imitation sees exactly its own tokens."""
 import random
+import re
 
 import pytest
 from fakes import tiny_format
 
-from sagelib.rise_demos import WIDE, Mixture, demonstrate, examples, texts, tokenizer_for
+from sagelib.rise_demos import WIDE, Mixture, copying_pairs, demonstrate, examples, texts, tokenizer_for
 from sagelib.rise_document import Carry
 from sagelib.rise_play import sequences
 from sagelib.rise_prompts import Budgets
@@ -12,7 +13,7 @@ from sagelib.rise_sequences import CheckedWorld
 from sagelib.rise_types import LoopSettings
 from sagelib.sft import IGNORED
 from sagelib.shop import ShopPool
-from sagelib.shop_expert import GENERAL, Style, next_action, read_document, revised_document
+from sagelib.shop_expert import FEATURES, GENERAL, Style, next_action, read_document, revised_document
 from sagelib.shop_world import build
 
 BARS = "Find me soy free protein bars with flavor: cocoa, and size: 6 count, and price lower than 70.00 dollars"
@@ -138,6 +139,27 @@ def test_the_tokenizer_keeps_names_and_digits_apart(shop):
         tokenizer = tokenizer_for([s.chain for s in manifest.sequences], pool, 11, EXPERT, 500, 0)
     assert [tokenizer.decode([i]) for i in tokenizer.encode("Fennway protein bar S12")][-3:] == ["S", "1", "2"]
     assert len(tokenizer.encode("<action>click[buy now]</action>")) < 6 and len(tokenizer) <= 500
+
+
+def test_exercises_can_be_solved_from_their_text_alone():
+    pairs = copying_pairs(400, 3)
+    assert pairs == copying_pairs(400, 3) != copying_pairs(400, 4) and len({p["text"] for p in pairs}) > 380
+    assert [p["kind"] for p in pairs[:4]] == ["list", "document", "note", "option"]
+    for pair in pairs:
+        shelf = {brand: code for brand, code in re.findall(r"^(\w+) [a-z ]+ (S\d\d)$", pair["text"], re.MULTILINE)}
+        if pair["kind"] == "list":
+            brand = pair["text"].rpartition("Open: ")[2]
+        elif pair["kind"] == "document":
+            wanted = next(w for w in read_document(pair["text"]) if f"Find me {w} " in pair["text"])
+            brand = read_document(pair["text"])[wanted]
+        if pair["kind"] in ("list", "document"):
+            assert pair["code"] == f"<action>click[{shelf[brand].lower()}]</action>" and len({c[1] for c in shelf.values()}) == 4
+        elif pair["kind"] == "note":
+            assert not read_document(pair["code"]).keys() & read_document(pair["text"]).keys()
+            assert read_document(pair["code"]) == {FEATURES.search(pair["text"])[2]: FEATURES.search(pair["text"])[1]}
+        else:
+            name = pair["text"].rpartition("Option ")[2]
+            assert f"{name}: {pair['code'][14:-10]}" in pair["text"]
 
 
 def test_texts_hold_no_special_tokens(played):
