@@ -64,7 +64,7 @@ def test_extras_and_dependencies_do_not_contradict_each_other():
 def test_what_the_library_imports_is_a_dependency_or_an_extra():
     declared = {Requirement(r).name.lower() for r in [*PROJECT["dependencies"], *sum(EXTRAS.values(), [])]}
     modules = importlib.metadata.packages_distributions()
-    comes_along = {"tokenizers", "jinja2", "huggingface-hub", "safetensors", "ipython"}   # of transformers and ipykernel
+    comes_along = {"tokenizers", "jinja2", "huggingface-hub", "safetensors", "ipython", "nbconvert"}   # of transformers, jupyterlab
     for path in (ROOT / "sagelib").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else \
