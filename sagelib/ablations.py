@@ -83,7 +83,7 @@ STUDIES = (
     )),
     Study("91_tables", "all", needs=(
         "10_ablate_reward", "11_ablate_chain_length", "12_ablate_retrieval", "13_ablate_initialization", "14_ablate_library",
-        "15_label_free_chains", "16_skill_analysis", "17_budget_fair",
+        "15_label_free_chains", "16_skill_analysis", "17_budget_fair", "18_temperature",
     )),
 )
 

@@ -36,7 +36,7 @@ STEPS, SAVE_STEPS, COPIES, KILLED = 5, 2, 4, 9
 CHAINS = [chain(f"{s}_1", f"{s}_2") for s in "abcde"]
 CONFIG = SimpleNamespace(
     group_size=COPIES, seed=3, credit="skill_integrated", skills=True, steps=STEPS, max_turns=2, max_tokens_per_turn=200,
-    max_context=3000, temperature=1.0, detector="strict",
+    max_context=3000, temperature=1.0, detector="strict", observation_chars=160,
 )  # fmt: skip
 
 
