@@ -10,11 +10,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sagelib.setup import VENVS
+from sagelib.runs import ROOT
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+VENVS = ROOT / ".venvs"
 SAMPLE = "def total(xs: list[int]) -> int:\n    return sum(xs)  # 1234 Straße\n```python\nprint('é')```"
 
 

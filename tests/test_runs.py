@@ -286,6 +286,15 @@ def test_a_setting_counts_only_for_the_runs_whose_class_it_is_in(tmp_path, monke
     assert hashes(a={"x": 3})[0] != a
 
 
+def test_no_training_depends_on_the_command_line_or_the_scheduler():
+    """Else an edit there, another ablation for instance, would make every run stale."""
+    for name in ("01_collect", "02_sft", "03_train", "04_evaluate"):
+        cells = runs.notebook_cells(ROOT / "notebooks" / f"{name}.ipynb")
+        files = runs.library_sources("\n".join(c["source"] for c in cells if c["type"] == "code"))
+        assert "runs.py" in {f.name for f in files}
+        assert not {f.name for f in files} & {"cli.py", "graph.py", "setup.py", "runner.py", "ablations.py", "figures.py"}, name
+
+
 def test_write_json_keeps_the_old_file_when_the_disk_is_full(tmp_path, monkeypatch):
     target = tmp_path / "run.json"
     runs.write_json(target, {"a": 1})
