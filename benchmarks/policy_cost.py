@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from trl import GRPOTrainer  # noqa: E402
 
-from sagelib import datasets, tiny  # noqa: E402
+from sagelib import chaining, datasets, tiny  # noqa: E402
 from sagelib.appworld import EnginePool  # noqa: E402
 from sagelib.config import TrainConfig  # noqa: E402
 from sagelib.play import sampler, settings  # noqa: E402
@@ -131,7 +131,7 @@ def main() -> None:
     model, tokenizer = tiny.load_policy(args.policy)
     format = ChatFormat(tokenizer)
     scenarios, _ = datasets.load_dataset(cfg.world, "train")
-    chains = datasets.training_chains(scenarios, cfg.chain_length, cfg.chains_per_step, 0)
+    chains = chaining.training_chains(scenarios, cfg.chain_length, cfg.chains_per_step, 0)
     policy = sampler(cfg, model, format)
 
     def rate(way) -> tuple[float, list]:

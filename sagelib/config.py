@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from sagelib.profiles import PROFILE_WORLD, PROFILES
+from sagelib.profiles import PROFILE_SHOP, PROFILE_WORLD, PROFILES
 
 Seed = typing.Annotated[int, Field(ge=0, lt=2**31)]
 Positive = typing.Annotated[int, Field(ge=1)]
@@ -173,7 +173,19 @@ class AgentConfig(RunConfig):
     detector: Literal["strict", "name_match"] = "strict"   # what counts as using a skill: a call, or a mention (the paper's)
 
 
-class TrainConfig(AgentConfig):
+class GradientConfig(StrictConfig):
+    """How TRL's trainer makes its steps, for SAGE and for SkillRise."""
+
+    schedule: Literal["constant", "linear"] = "linear"   # linear: down to 0 at the last step
+    adam_epsilon: Rate = 1e-6
+    train_embeddings: bool = False      # Adam gives the rows of tokens that never occur steps of full size, all in one direction
+    clip_eps: typing.Annotated[float, Field(gt=0, lt=1)] = 0.2
+    grad_clip: Rate = 1.0
+    weight_decay: typing.Annotated[float, Field(ge=0)] = 0.0
+    save_steps: Positive = 10           # a checkpoint every so many steps
+
+
+class TrainConfig(AgentConfig, GradientConfig):
     """03_train: GRPO on chains (sage), or on single tasks without skills (sft_grpo)."""
 
     section: ClassVar[str] = "train"
@@ -187,14 +199,7 @@ class TrainConfig(AgentConfig):
     episodes_per_step: Positive = 64    # = chains * chain_length * group_size; equal for all methods
     steps: Positive = 30
     learning_rate: Rate = 1e-4
-    schedule: Literal["constant", "linear"] = "linear"   # linear: down to 0 at the last step
-    adam_epsilon: Rate = 1e-6
-    train_embeddings: bool = False      # Adam gives the rows of tokens that never occur steps of full size, all in one direction
-    clip_eps: typing.Annotated[float, Field(gt=0, lt=1)] = 0.2
-    grad_clip: Rate = 1.0
-    weight_decay: typing.Annotated[float, Field(ge=0)] = 0.0
     micro_batches: Positive = 2
-    save_steps: Positive = 10
     lora_rank: Count = 0                # of a new adapter, for an LLM that has none; 0: what the start policy has is trained
     lora_alpha: Positive = 32
     bf16: bool | None = None            # None: where this machine is fast at it
@@ -283,7 +288,7 @@ class ShopConfig(RunConfig):
     @classmethod
     def from_parameters(cls, profile: str, **overrides: Any) -> Self:
         """As StrictConfig's; without a world the profile's shop."""
-        shop = {"world": "shop-smoke" if profile == "smoke" else "shop-mini"}
+        shop = {"world": PROFILE_SHOP.get(profile)}
         return super().from_parameters(profile, **shop | {k: v for k, v in overrides.items() if v is not None or k != "world"})
 
 
@@ -328,7 +333,7 @@ class RiseSFTConfig(RiseLoopConfig):
         return self
 
 
-class RiseTrainConfig(RiseLoopConfig):
+class RiseTrainConfig(RiseLoopConfig, GradientConfig):
     """20_skillrise_train: SkillRise; the same without a document (no_carry); single tasks (grpo)."""
 
     section: ClassVar[str] = "rise_train"
@@ -341,13 +346,6 @@ class RiseTrainConfig(RiseLoopConfig):
     episodes_per_step: Positive = 96    # = sequences * K * copies; equal for all methods
     steps: Positive = 40
     learning_rate: Rate = 2e-4
-    schedule: Literal["constant", "linear"] = "linear"
-    adam_epsilon: Rate = 1e-6
-    train_embeddings: bool = False
-    clip_eps: typing.Annotated[float, Field(gt=0, lt=1)] = 0.2
-    grad_clip: Rate = 1.0
-    weight_decay: typing.Annotated[float, Field(ge=0)] = 0.0
-    save_steps: Positive = 10
 
     @property
     def carry(self) -> str:

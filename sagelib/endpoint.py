@@ -21,7 +21,7 @@ import httpx
 import tenacity
 
 from sagelib.chat import LLMFormat, Message
-from sagelib.policy import Sample
+from sagelib.policy import Sample, WholeSequences
 from sagelib.tiny import train_tokenizer
 
 TRY_AGAIN = {408, 409, 425, 429, 500, 502, 503, 504, 529}
@@ -174,19 +174,13 @@ class EndpointPolicy:
         self.endpoint, self.format, self.temperature, self.parallel = endpoint, format, temperature, parallel
 
     def start(self, prompts: Sequence[list[int]], seed: int) -> EndpointSession:
-        return EndpointSession(self, [list(p) for p in prompts], seed)
+        return EndpointSession(self, prompts, seed)
 
 
-class EndpointSession:
-    def __init__(self, policy: EndpointPolicy, sequences: list[list[int]], seed: int) -> None:
-        self.policy, self.sequences, self.seed = policy, sequences, seed
-
-    def extend(self, rows: Sequence[int], chunks: Sequence[list[int]]) -> None:
-        for row, chunk in zip(rows, chunks, strict=True):
-            self.sequences[row] += chunk
-
-    def replace(self, row: int, ids: list[int]) -> None:
-        self.sequences[row] = list(ids)
+class EndpointSession(WholeSequences):
+    def __init__(self, policy: EndpointPolicy, sequences: Sequence[list[int]], seed: int) -> None:
+        super().__init__(sequences)
+        self.policy, self.seed = policy, seed
 
     def generate(self, rows: Sequence[int], max_new_tokens: int) -> list[Sample]:
         """Replies of all rows, asked for at once; ``max_new_tokens`` counts the model's tokens."""

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Any
 
 import torch
-from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import PreTrainedModel, PrinterCallback, set_seed
-from trl import SFTConfig as TRLConfig
+from transformers import PreTrainedModel, set_seed
 from trl import SFTTrainer
 
+from sagelib import sft
 from sagelib.chat import LLMFormat
-from sagelib.sft import Example, _Log, newest_checkpoint
+from sagelib.sft import Example
 
 
 def attach(model: PreTrainedModel | PeftModel, rank: int, alpha: int, seed: int) -> PreTrainedModel | PeftModel:
@@ -46,55 +45,15 @@ def fine_tune(
     format: LLMFormat,
     examples: Sequence[Example],
     *,
-    output_dir: Path,
     batch: int,
-    learning_rate: float,
-    seed: int,
-    bf16: bool,
-    save_steps: int = 100,
-    log: Callable[..., None] | None = None,
+    **settings: Any,
 ) -> float:
-    """One pass over ``examples`` in their order, AdamW, cosine schedule; returns the mean loss of the last tenth.
+    """One pass of `sft.fine_tune` over ``examples`` in their order, with AdamW; returns the mean loss of the last tenth.
 
-    Examples have labels of -100 where nothing is learned (`sft.encode_demonstration`). Resumes from the newest checkpoint.
+    ``settings``: output_dir, learning_rate, seed, bf16 and others of `sft.fine_tune`. A model of billions is recomputed in the
+    backward pass on a GPU. ValueError when there is not one whole batch.
     """
-    steps, on_gpu = len(examples) // batch, torch.cuda.is_available()
-    if not steps:
-        raise ValueError(f"{len(examples)} examples do not fill one batch of {batch}; lower batch_size")
-    args = TRLConfig(
-        output_dir=str(output_dir),
-        use_cpu=not on_gpu,
-        bf16=bf16,
-        max_steps=steps,
-        per_device_train_batch_size=batch,
-        learning_rate=learning_rate,
-        lr_scheduler_type="cosine",
-        warmup_steps=steps // 20,
-        weight_decay=0.0,
-        max_grad_norm=1.0,
-        max_length=None,
-        train_sampling_strategy="sequential",
-        logging_steps=max(1, steps // 20),
-        report_to=[],
-        save_strategy="steps",
-        save_steps=save_steps,
-        save_total_limit=1,
-        seed=seed,
-        disable_tqdm=True,
-        gradient_checkpointing=on_gpu,
-        packing=False,
-        dataset_kwargs={"skip_prepare_dataset": True},
-    )
-    trainer = SFTTrainer(
-        model=model,
-        args=args,
-        train_dataset=Dataset.from_list(list(examples)),
-        processing_class=format.tokenizer,
-        callbacks=[_Log(log)] if log else None,
-    )
-    trainer.remove_callback(PrinterCallback)
-    trainer.train(resume_from_checkpoint=newest_checkpoint(Path(output_dir)))
+    loss = sft.fine_tune(model, format.tokenizer, examples, batch=batch, warmup_steps=len(examples) // batch // 20,
+                         weight_decay=0.0, kind=SFTTrainer, gradient_checkpointing=torch.cuda.is_available(), **settings)
     model.eval()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    tail = losses[-max(1, len(losses) // 10) :]
-    return sum(tail) / len(tail)
+    return loss

@@ -6,7 +6,6 @@ by running the trainer's model over finished sequences; one number per step in m
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -29,21 +28,18 @@ def logprobs_of(model: Any, segment: Segment, temperature: float = 1.0) -> list[
     return logits_NV.log_softmax(-1).gather(1, chosen_N1)[:, 0].tolist()
 
 
-def measure(
-    model: Any, segments: Sequence[Segment], temperature: float = 1.0, context: Any = None
-) -> dict[str, float] | None:
+def measure(model: Any, segments: Sequence[Segment], temperature: float = 1.0) -> dict[str, float] | None:
     """Over all own tokens: ``mismatch_max`` and ``mismatch_mean`` of |difference| in nats, ``mismatch_kl`` (the k3 estimate of
     KL(sampler || trainer)), ``ratio_max`` (largest trainer/sampler probability). None when nothing was sampled.
 
-    ``context``: the precision in which the trainer computes, e.g. its autocast. Warns above `ALARM`.
+    Warns above `ALARM`.
     """
     differences: list[float] = []
-    with context or contextlib.nullcontext():
-        for segment in segments:
-            if segment.generated:
-                sampled = [p for p, own in zip(segment.logprobs_T, segment.own_mask_T, strict=True) if own]
-                mine = logprobs_of(model, segment, temperature)
-                differences += [a - b for a, b in zip(mine, sampled, strict=True)]
+    for segment in segments:
+        if segment.generated:
+            sampled = [p for p, own in zip(segment.logprobs_T, segment.own_mask_T, strict=True) if own]
+            mine = logprobs_of(model, segment, temperature)
+            differences += [a - b for a, b in zip(mine, sampled, strict=True)]
     if not differences:
         return None
     delta = torch.tensor(differences, dtype=torch.float64)

@@ -12,7 +12,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from sagelib import chat, credit
-from sagelib.config import AgentConfig, TrainConfig
+from sagelib.config import AgentConfig, RiseLoopConfig, TrainConfig
 from sagelib.policy import CachedPolicy
 from sagelib.prompts import ChatFormat
 from sagelib.rollout import RolloutSettings, World, rollout
@@ -32,7 +32,7 @@ def settings(cfg: AgentConfig, skills: bool) -> RolloutSettings:
     )
 
 
-def sampler(cfg: AgentConfig, model: PreTrainedModel, format: ChatFormat) -> CachedPolicy:
+def sampler(cfg: AgentConfig | RiseLoopConfig, model: PreTrainedModel, format: ChatFormat) -> CachedPolicy:
     return CachedPolicy(model, format.end_ids, format.tokenizer.pad_token_id, cfg.temperature)
 
 

@@ -217,12 +217,14 @@ class ScriptedPolicy:
         self.format, self.script = format, script
 
     def start(self, prompts: Sequence[list[int]], seed: int) -> ScriptedSession:
-        return ScriptedSession(self, [list(p) for p in prompts])
+        return ScriptedSession(self, prompts)
 
 
-class ScriptedSession:
-    def __init__(self, policy: ScriptedPolicy, sequences: list[list[int]]) -> None:
-        self.policy, self.sequences, self.turns = policy, sequences, [0] * len(sequences)
+class WholeSequences:
+    """The part of a session that keeps each row as one list of ids, for policies without a cache."""
+
+    def __init__(self, sequences: Sequence[list[int]]) -> None:
+        self.sequences = [list(ids) for ids in sequences]
 
     def extend(self, rows: Sequence[int], chunks: Sequence[list[int]]) -> None:
         for row, chunk in zip(rows, chunks, strict=True):
@@ -230,6 +232,12 @@ class ScriptedSession:
 
     def replace(self, row: int, ids: list[int]) -> None:
         self.sequences[row] = list(ids)
+
+
+class ScriptedSession(WholeSequences):
+    def __init__(self, policy: ScriptedPolicy, sequences: Sequence[list[int]]) -> None:
+        super().__init__(sequences)
+        self.policy, self.turns = policy, [0] * len(sequences)
 
     def generate(self, rows: Sequence[int], max_new_tokens: int) -> list[Sample]:
         samples = []

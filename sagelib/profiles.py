@@ -14,6 +14,9 @@ WORLDS: dict[str, dict] = {
 
 PROFILE_WORLD: dict[str, str] = {"smoke": "smoke", "laptop": "mini", "smollm": "smoke", "gpu": "mini", "paper": "mini"}
 
+# The shop of SkillRise's notebooks.
+PROFILE_SHOP: dict[str, str] = {"smoke": "shop-smoke", "laptop": "shop-mini"}
+
 # The notebook that makes the policies from which training starts: a small model from nothing, or a pre-trained LLM.
 START: dict[str, str] = {"smoke": "02_sft", "laptop": "02_sft", "smollm": "02_sft_llm", "gpu": "02_sft_llm",
                          "paper": "02_sft_llm"}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sagelib.graph import Node, Step, expand
+from sagelib.profiles import PROFILE_SHOP
 
 METHODS = ("skillrise", "no_carry", "grpo")
 RISE = (
@@ -21,11 +22,6 @@ RISE = (
 )
 
 
-def shop_of(profile: str) -> str:
-    """The shop's world of a profile, a folder of data/."""
-    return "shop-smoke" if profile == "smoke" else "shop-mini"
-
-
 def rise_nodes(profile: str, seeds: Sequence[int]) -> list[Node]:
     """All nodes, each with its world, so that a run's id holds the hash of that world."""
-    return [replace(node, parameters=node.parameters | {"world": shop_of(profile)}) for node in expand(RISE, profile, seeds)]
+    return [replace(node, parameters=node.parameters | {"world": PROFILE_SHOP[profile]}) for node in expand(RISE, profile, seeds)]

@@ -14,8 +14,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from sagelib.config import RiseLoopConfig, RiseTrainConfig
-from sagelib.play import chain_record
-from sagelib.policy import CachedPolicy
+from sagelib.play import chain_record, sampler
 from sagelib.prompts import ChatFormat
 from sagelib.rise_credit import RiseCredit, Role, row_score
 from sagelib.rise_document import Carry
@@ -34,10 +33,6 @@ def settings(cfg: RiseLoopConfig, carry: str) -> LoopSettings:
     budgets = Budgets(max_context=cfg.max_context, reply_tokens=cfg.reply_tokens, writer_tokens=cfg.writer_tokens,
                       document_tokens=cfg.document_tokens, trajectory_tokens=cfg.trajectory_tokens)
     return LoopSettings(Carry(carry), budgets, cfg.max_turns)
-
-
-def sampler(cfg: RiseLoopConfig, model: PreTrainedModel, format: ChatFormat) -> CachedPolicy:
-    return CachedPolicy(model, format.end_ids, format.tokenizer.pad_token_id, cfg.temperature)
 
 
 def sequences(directory: Path, world: str, split: str, K: int, *, per_family: int | None = None, families: int | None = None,

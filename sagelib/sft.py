@@ -148,13 +148,18 @@ def fine_tune(
     bf16: bool | None = None,
     save_steps: int = 200,
     log: Callable[..., None] | None = None,
+    kind: type[SFTTrainer] = FromNothing,
+    gradient_checkpointing: bool = False,
 ) -> float:
     """Train ``model`` in place on ``order`` (already in batches); returns the mean loss of the last tenth.
 
-    ``bf16``: None where this machine is fast at it. Resumes from the newest checkpoint in ``output_dir``, if there is one.
+    ``bf16``: None where this machine is fast at it. ``kind``: the trainer, and with it the optimizer. Resumes from the newest
+    checkpoint in ``output_dir``, if there is one. ValueError when there is not one whole batch.
     """
     output_dir = Path(output_dir)
     steps = len(order) // batch
+    if not steps:
+        raise ValueError(f"{len(order)} examples do not fill one batch of {batch}; lower batch_size")
     args = TRLConfig(
         output_dir=str(output_dir),
         use_cpu=not torch.cuda.is_available(),
@@ -175,11 +180,11 @@ def fine_tune(
         save_total_limit=1,
         seed=seed,
         disable_tqdm=True,
-        gradient_checkpointing=False,
+        gradient_checkpointing=gradient_checkpointing,
         packing=False,
         dataset_kwargs={"skip_prepare_dataset": True},
     )
-    trainer = FromNothing(
+    trainer = kind(
         model=model,
         args=args,
         train_dataset=Dataset.from_list(list(order)),

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from sagelib.appworld import Outcome, StepResult
-from sagelib.policy import Sample
+from sagelib.policy import Sample, WholeSequences
 from sagelib.prompts import ChatFormat
 from sagelib.tiny import make_model, train_tokenizer
 from sagelib.types import Chain
@@ -145,19 +145,13 @@ class ReplayPolicy:
         return self.sessions[-1]
 
 
-class ReplaySession:
+class ReplaySession(WholeSequences):
     def __init__(self, policy: ReplayPolicy, position: int, sequences: list[list[int]]) -> None:
-        self.policy, self.position, self.sequences = policy, position, sequences
+        super().__init__(sequences)
+        self.policy, self.position = policy, position
         self.turns = [0] * len(sequences)
         self.sampled: list[list[list[int]]] = [[] for _ in sequences]
         self.prompts = [list(s) for s in sequences]
-
-    def extend(self, rows: Sequence[int], chunks: Sequence[list[int]]) -> None:
-        for row, chunk in zip(rows, chunks, strict=True):
-            self.sequences[row] += chunk
-
-    def replace(self, row: int, ids: list[int]) -> None:
-        self.sequences[row] = list(ids)
 
     def generate(self, rows: Sequence[int], max_new_tokens: int) -> list[Sample]:
         samples = []

@@ -5,8 +5,9 @@ import json
 import pandas as pd
 import pytest
 from conftest import unavailable
+from smoke_runs import directory, finish, results
 
-from sagelib import cli, datasets, runs
+from sagelib import cli, datasets
 from sagelib.ablations import STUDIES
 
 pytestmark = [pytest.mark.notebooks, pytest.mark.timeout(1500)]
@@ -17,17 +18,7 @@ def finished():
     """notebook (and method) -> directory of its finished smoke run."""
     if not (datasets.REPOSITORY / "data" / "smoke" / "datasets.json").exists():
         unavailable("the smoke world is not generated; ./workbench test (or ./workbench setup --profile smoke) makes it")
-    good, scheduler = cli.reproduce("smoke", seeds=[0])
-    assert good, scheduler.summary()
-    return {(r["notebook"], r["parameters"].get("method")): r for r in scheduler.records.values()}
-
-
-def directory(record):
-    return runs.runs_root() / "smoke" / f"{record['notebook']}-{record['run_id']}"
-
-
-def results(record):
-    return json.loads((directory(record) / "results.json").read_text())
+    return finish()
 
 
 def test_all_notebooks_are_done_and_fast(finished):

@@ -3,8 +3,9 @@ import json
 
 import pandas as pd
 import pytest
+from smoke_runs import directory, finish, results
 
-from sagelib import cli, runs
+from sagelib import cli
 from sagelib.rise_graph import RISE
 from sagelib.rise_sequences import check_disjoint, read
 
@@ -14,17 +15,7 @@ pytestmark = [pytest.mark.notebooks, pytest.mark.timeout(1500)]
 @pytest.fixture(scope="module")
 def finished():
     """(notebook, method) -> record of its finished smoke run."""
-    good, scheduler = cli.reproduce("smoke", seeds=[0], notebook="29_skillrise_figures")
-    assert good, scheduler.summary()
-    return {(r["notebook"], r["parameters"].get("method")): r for r in scheduler.records.values()}
-
-
-def directory(record):
-    return runs.runs_root() / "smoke" / f"{record['notebook']}-{record['run_id']}"
-
-
-def results(record):
-    return json.loads((directory(record) / "results.json").read_text())
+    return finish("29_skillrise_figures")
 
 
 def test_all_of_them_are_done_fast_and_in_the_shop(finished):
