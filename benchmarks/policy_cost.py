@@ -26,7 +26,7 @@ from sagelib import chaining, datasets, tiny  # noqa: E402
 from sagelib.appworld import EnginePool  # noqa: E402
 from sagelib.config import TrainConfig  # noqa: E402
 from sagelib.play import sampler, settings  # noqa: E402
-from sagelib.policy import CachedPolicy, Sample  # noqa: E402
+from sagelib.policy import CachedPolicy, Sample, WholeSequences  # noqa: E402
 from sagelib.prompts import ChatFormat  # noqa: E402
 from sagelib.rollout import rollout  # noqa: E402
 from sagelib.trainer import ChainGRPOTrainer, make_trainer  # noqa: E402
@@ -40,16 +40,13 @@ class PlainPolicy:
 
     def start(self, prompts: Sequence[list[int]], seed: int) -> "PlainSession":
         torch.manual_seed(seed)
-        return PlainSession(self.policy, [list(p) for p in prompts])
+        return PlainSession(self.policy, prompts)
 
 
-class PlainSession:
-    def __init__(self, policy: CachedPolicy, sequences: list[list[int]]) -> None:
-        self.policy, self.sequences = policy, sequences
-
-    def extend(self, rows: Sequence[int], chunks: Sequence[list[int]]) -> None:
-        for row, chunk in zip(rows, chunks, strict=True):
-            self.sequences[row] += chunk
+class PlainSession(WholeSequences):
+    def __init__(self, policy: CachedPolicy, sequences: Sequence[list[int]]) -> None:
+        super().__init__(sequences)
+        self.policy = policy
 
     @torch.no_grad()
     def generate(self, rows: Sequence[int], max_new_tokens: int) -> list[Sample]:

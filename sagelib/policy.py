@@ -144,7 +144,7 @@ class CachedSession:
             input_ids=ids_BT,
             attention_mask=self.mask_BT,
             position_ids=positions_BT,
-            past_key_values=self.cache,
+            cache=self.cache,
             use_cache=True,
             logits_to_keep=1,
         )
