@@ -248,3 +248,26 @@ def test_nothing_committed_names_this_machine():
     for name in filter(None, files):
         if (ROOT / name).suffix in (".py", ".toml", ".yml", ".md", ".ipynb", "") and (ROOT / name).is_file():
             assert not any(h in (ROOT / name).read_text(errors="replace") for h in here), name
+
+
+def sagelib_names_used(code: str) -> set[tuple[str, str]]:
+    """(module, name) of everything that code takes out of sagelib's modules: `from sagelib.x import y`, and x.y of `from sagelib import x`."""
+    tree, used, modules = ast.parse(code), set(), {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "sagelib":
+            modules |= {alias.asname or alias.name: alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sagelib."):
+            used |= {(node.module.removeprefix("sagelib."), alias.name) for alias in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+            used.add((modules[node.value.id], node.attr))
+    return used
+
+
+def test_benchmarks_use_what_the_library_has():
+    """No test runs them, so a function that was moved would be missed there."""
+    for path in sorted((ROOT / "benchmarks").glob("*.py")):
+        used = sagelib_names_used(path.read_text())
+        assert used, path.name
+        for module, name in used:
+            assert hasattr(importlib.import_module(f"sagelib.{module}"), name), f"{path.name}: sagelib.{module} has no {name}"
