@@ -47,17 +47,25 @@ APP = App(
     ],
     questions=[Question("count", "How many {rows} are there?", "return len(rows)", len)],
     families="""
-        demos  delete  documents  ending_in  direct
-        demos  delete  downloads  with_word  note
-        train  delete  photos     ending_in  text
-        train  copy    documents  with_word  direct
-        demos  copy    photos     ending_in  direct
-        train  copy    downloads  ending_in  note
-        demos  count   downloads  ending_in  direct
-        train  count   photos     with_word  direct
-        dev    count   downloads  with_word  note
+        demos        delete  documents  ending_in  direct
+        demos        delete  downloads  with_word  note
+        train        delete  photos     ending_in  text
+        train        copy    documents  with_word  direct
+        demos        copy    photos     ending_in  direct
+        train        copy    downloads  ending_in  note
+        demos        count   downloads  ending_in  direct
+        train        count   photos     with_word  direct
+        train        count   documents  with_word  direct
+        train        delete  downloads  with_word  direct
+        train        count   downloads  ending_in  note
+        dev          count   downloads  with_word  note
+        dev          delete  photos     with_word  note
         test_normal  delete  documents  with_word  direct
         test_normal  copy    photos     with_word  note
         test_normal  count   documents  ending_in  direct
+        test_normal  copy    documents  ending_in  note
+        test_normal  copy    downloads  with_word  direct
+        test_normal  delete  downloads  ending_in  note
+        test_normal  count   photos     ending_in  direct
     """,
 )

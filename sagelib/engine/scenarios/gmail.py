@@ -70,20 +70,41 @@ APP = App(
     ],
     questions=[Question("count", "How many {rows} are there?", "return len(rows)", len)],
     families="""
-        demos  star     inbox    from_person  direct
-        train  star     archive  labelled     note
-        train  archive  inbox    about        direct
-        demos  archive  unread   labelled     direct
-        demos  read     unread   from_person  text
-        demos  read     unread   about        direct
-        demos  delete   archive  about        note
-        train  delete   inbox    labelled     direct
-        train  count    inbox    labelled     text
-        train  count    unread   from_person  direct
-        demos  count    archive  about        direct
-        dev    delete   unread   from_person  direct
+        demos        star     inbox    from_person  direct
+        train        star     archive  labelled     note
+        train        archive  inbox    about        direct
+        demos        archive  unread   labelled     direct
+        demos        read     unread   from_person  text
+        demos        read     unread   about        direct
+        demos        delete   archive  about        note
+        train        delete   inbox    labelled     direct
+        train        count    inbox    labelled     text
+        train        count    unread   from_person  direct
+        demos        count    archive  about        direct
+        train        archive  unread   about        direct
+        train        archive  unread   from_person  note
+        train        count    inbox    about        text
+        train        count    inbox    from_person  direct
+        train        delete   inbox    about        direct
+        train        delete   inbox    from_person  direct
+        train        delete   unread   about        note
+        train        read     unread   labelled     direct
+        train        star     archive  about        note
+        train        star     inbox    labelled     direct
+        train        star     inbox    from_person  text
+        train        archive  unread   labelled     note
+        train        read     unread   from_person  direct
+        train        read     unread   about        text
+        train        delete   archive  about        direct
+        train        count    archive  about        note
+        dev          delete   unread   from_person  direct
+        dev          count    unread   about        text
+        dev          count    unread   labelled     direct
         test_normal  star     inbox    about        direct
         test_normal  archive  inbox    from_person  note
         test_normal  count    archive  labelled     direct
+        test_normal  delete   unread   labelled     note
+        test_normal  delete   archive  labelled     direct
+        test_normal  archive  inbox    labelled     direct
     """,
 )

@@ -79,23 +79,36 @@ APP = App(
         ),
     ],
     families="""
-        demos  delete   alarms         labelled     direct
-        train  delete   active_alarms  before       direct
-        demos  delete   contacts       related      note
-        demos  delete   texts          from_person  direct
-        train  disable  alarms         labelled     note
-        demos  disable  alarms         snoozed      direct
-        demos  disable  active_alarms  before       text
-        train  count    active_alarms  snoozed      note
-        train  count    alarms         before       direct
-        demos  count    active_alarms  labelled     direct
-        train  count    contacts       related      direct
-        train  count    texts          from_person  note
-        demos  total    alarms         before       note
-        train  total    alarms         labelled     direct
-        dev    disable  alarms         before       direct
-        test_normal  delete  alarms    snoozed      direct
-        test_normal  count   alarms    labelled     note
-        test_normal  delete  alarms    before       direct
+        demos        delete   alarms         labelled     direct
+        train        delete   active_alarms  before       direct
+        demos        delete   contacts       related      note
+        demos        delete   texts          from_person  direct
+        train        disable  alarms         labelled     note
+        demos        disable  alarms         snoozed      direct
+        demos        disable  active_alarms  before       text
+        train        count    active_alarms  snoozed      note
+        train        count    alarms         before       direct
+        demos        count    active_alarms  labelled     direct
+        train        count    contacts       related      direct
+        train        count    texts          from_person  note
+        demos        total    alarms         before       note
+        train        total    alarms         labelled     direct
+        train        delete   active_alarms  snoozed      direct
+        train        total    alarms         snoozed      direct
+        train        delete   alarms         labelled     note
+        train        delete   contacts       related      direct
+        train        delete   texts          from_person  note
+        train        disable  alarms         snoozed      note
+        train        disable  active_alarms  before       direct
+        train        total    alarms         before       direct
+        dev          disable  alarms         before       direct
+        dev          disable  active_alarms  labelled     direct
+        test_normal  delete   alarms         snoozed      direct
+        test_normal  count    alarms         labelled     note
+        test_normal  delete   alarms         before       direct
+        test_normal  disable  active_alarms  snoozed      direct
+        test_normal  count    alarms         snoozed      direct
+        test_normal  count    active_alarms  before       note
+        test_normal  delete   active_alarms  labelled     direct
     """,
 )

@@ -64,18 +64,26 @@ APP = App(
     ],
     questions=[Question("count", "How many {rows} are there?", "return len(rows)", len)],
     families="""
-        demos  delete  notes         tagged     direct
-        train  delete  pinned_notes  with_word  direct
-        train  pin     notes         with_word  text
-        demos  pin     notes         tagged     direct
-        train  unpin   pinned_notes  tagged     direct
-        demos  mark    notes         with_word  direct
-        demos  mark    pinned_notes  tagged     text
-        train  count   notes         with_word  direct
-        demos  count   pinned_notes  tagged     direct
-        dev    mark    pinned_notes  with_word  text
+        demos        delete  notes         tagged     direct
+        train        delete  pinned_notes  with_word  direct
+        train        pin     notes         with_word  text
+        demos        pin     notes         tagged     direct
+        train        unpin   pinned_notes  tagged     direct
+        demos        mark    notes         with_word  direct
+        demos        mark    pinned_notes  tagged     text
+        train        count   notes         with_word  direct
+        demos        count   pinned_notes  tagged     direct
+        train        unpin   pinned_notes  with_word  direct
+        train        delete  notes         tagged     note
+        train        pin     notes         tagged     text
+        train        mark    notes         with_word  note
+        train        mark    pinned_notes  tagged     direct
+        train        count   pinned_notes  tagged     note
+        dev          mark    pinned_notes  with_word  text
         test_normal  delete  notes         with_word  text
         test_normal  mark    notes         tagged     direct
         test_normal  count   notes         tagged     text
+        test_normal  delete  pinned_notes  tagged     direct
+        test_normal  count   pinned_notes  with_word  direct
     """,
 )

@@ -89,19 +89,34 @@ APP = App(
         ),
     ],
     families="""
-        demos  like   library_songs     by_artist    direct
-        demos  like   library_songs     with_word    note
-        train  like   downloaded_songs  with_word    direct
-        train  save   liked_songs       by_artist    text
-        train  remove library_songs     by_artist    note
-        train  count  liked_songs       with_word    direct
-        demos  total  library_songs     by_artist    direct
-        train  count  downloaded_songs  longer_than  note
-        demos  total  liked_songs       longer_than  direct
-        demos  save   downloaded_songs  with_word    direct
-        dev    total  library_songs     with_word    text
-        test_normal  like   downloaded_songs  by_artist    note
-        test_normal  count  library_songs     by_artist    direct
-        test_normal  save   liked_songs       with_word    direct
+        demos        like    library_songs     by_artist    direct
+        demos        like    library_songs     with_word    note
+        train        like    downloaded_songs  with_word    direct
+        train        save    liked_songs       by_artist    text
+        train        remove  library_songs     by_artist    note
+        train        count   liked_songs       with_word    direct
+        demos        total   library_songs     by_artist    direct
+        train        count   downloaded_songs  longer_than  note
+        demos        total   liked_songs       longer_than  direct
+        demos        save    downloaded_songs  with_word    direct
+        train        count   downloaded_songs  by_artist    direct
+        train        count   library_songs     with_word    direct
+        train        count   liked_songs       longer_than  direct
+        train        like    downloaded_songs  longer_than  note
+        train        remove  library_songs     with_word    note
+        train        save    liked_songs       longer_than  direct
+        train        total   liked_songs       with_word    direct
+        train        like    library_songs     with_word    direct
+        train        total   library_songs     by_artist    text
+        train        save    downloaded_songs  with_word    note
+        dev          total   library_songs     with_word    text
+        test_normal  like    downloaded_songs  by_artist    note
+        test_normal  count   library_songs     by_artist    direct
+        test_normal  save    liked_songs       with_word    direct
+        test_normal  total   liked_songs       by_artist    direct
+        test_normal  count   downloaded_songs  with_word    note
+        test_normal  count   liked_songs       by_artist    note
+        test_normal  save    downloaded_songs  longer_than  note
+        test_normal  save    downloaded_songs  by_artist    text
     """,
 )

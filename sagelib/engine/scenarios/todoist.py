@@ -65,20 +65,40 @@ APP = App(
         ),
     ],
     families="""
-        train  complete  open_tasks   with_priority  note
-        train  complete  open_tasks   due_on         direct
-        demos  complete  inbox_tasks  with_word      direct
-        demos  delete    inbox_tasks  with_priority  direct
-        train  delete    tasks        with_word      note
-        demos  raise     tasks        due_on         text
-        demos  raise     inbox_tasks  with_word      direct
-        train  count     tasks        due_on         direct
-        demos  count     open_tasks   longer_than    direct
-        demos  total     inbox_tasks  with_priority  direct
-        train  total     tasks        longer_than    direct
-        dev    raise     tasks        with_word      direct
+        train        complete  open_tasks   with_priority  note
+        train        complete  open_tasks   due_on         direct
+        demos        complete  inbox_tasks  with_word      direct
+        demos        delete    inbox_tasks  with_priority  direct
+        train        delete    tasks        with_word      note
+        demos        raise     tasks        due_on         text
+        demos        raise     inbox_tasks  with_word      direct
+        train        count     tasks        due_on         direct
+        demos        count     open_tasks   longer_than    direct
+        demos        total     inbox_tasks  with_priority  direct
+        train        total     tasks        longer_than    direct
+        train        complete  inbox_tasks  due_on         direct
+        train        complete  open_tasks   longer_than    direct
+        train        count     open_tasks   with_priority  direct
+        train        count     open_tasks   with_word      direct
+        train        count     tasks        longer_than    direct
+        train        delete    tasks        due_on         text
+        train        delete    tasks        longer_than    direct
+        train        total     inbox_tasks  due_on         note
+        train        total     inbox_tasks  with_word      text
+        train        total     tasks        with_word      direct
+        train        complete  inbox_tasks  with_word      note
+        train        delete    inbox_tasks  with_priority  note
+        train        raise     tasks        due_on         direct
+        train        raise     inbox_tasks  with_word      note
+        train        total     inbox_tasks  with_priority  note
+        dev          raise     tasks        with_word      direct
+        dev          delete    inbox_tasks  with_word      note
         test_normal  complete  open_tasks   with_word      direct
         test_normal  delete    inbox_tasks  due_on         direct
         test_normal  total     tasks        due_on         note
+        test_normal  count     tasks        with_word      direct
+        test_normal  count     open_tasks   due_on         note
+        test_normal  raise     inbox_tasks  due_on         note
+        test_normal  complete  inbox_tasks  with_priority  direct
     """,
 )

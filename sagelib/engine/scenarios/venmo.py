@@ -86,19 +86,32 @@ APP = App(
         ),
     ],
     families="""
-        demos  like     sent_payments      for_purpose  direct
-        train  like     sent_payments      above        direct
-        train  like     received_payments  from_person  note
-        demos  approve  received_requests  from_person  direct
-        train  approve  received_requests  above        note
-        train  deny     received_requests  for_purpose  direct
-        demos  deny     received_requests  above        text
-        demos  delete   sent_requests      to_person    direct
-        demos  count    received_payments  for_purpose  note
-        train  count    sent_requests      for_purpose  direct
-        demos  total    sent_payments      to_person    direct
-        train  total    received_payments  above        direct
-        dev    total    sent_payments      for_purpose  direct
+        demos        like     sent_payments      for_purpose  direct
+        train        like     sent_payments      above        direct
+        train        like     received_payments  from_person  note
+        demos        approve  received_requests  from_person  direct
+        train        approve  received_requests  above        note
+        train        deny     received_requests  for_purpose  direct
+        demos        deny     received_requests  above        text
+        demos        delete   sent_requests      to_person    direct
+        demos        count    received_payments  for_purpose  note
+        train        count    sent_requests      for_purpose  direct
+        demos        total    sent_payments      to_person    direct
+        train        total    received_payments  above        direct
+        train        approve  received_requests  for_purpose  direct
+        train        count    received_payments  above        direct
+        train        count    received_payments  from_person  direct
+        train        count    sent_requests      to_person    direct
+        train        delete   sent_requests      for_purpose  direct
+        train        like     sent_payments      to_person    direct
+        train        total    received_payments  from_person  direct
+        train        total    sent_requests      for_purpose  note
+        train        deny     received_requests  above        direct
+        train        count    received_payments  for_purpose  direct
+        dev          total    sent_payments      for_purpose  direct
+        dev          total    received_payments  for_purpose  direct
+        dev          like     received_payments  above        text
+        dev          total    sent_payments      above        note
         test_normal  like     received_payments  for_purpose  direct
         test_normal  deny     received_requests  from_person  note
         test_normal  total    sent_requests      to_person    direct
