@@ -243,6 +243,7 @@ class EvalConfig(AgentConfig):
     splits: list[Literal["dev", "test_normal", "test_challenge"]] = ["test_normal", "test_challenge"]
     skills: bool | None = None          # None: as the method was trained (base and sft_grpo without, sft and sage with)
     scenarios: Positive | None = None   # so many of each split, spread over it; None: all
+    plays: dict[Literal["dev", "test_normal", "test_challenge"], Positive] = {}   # of each scenario, apart from each other; else 1
     protocol: Literal["scenario", "stream"] = "scenario"   # a library per scenario, or one over a shuffled stream of tasks
     retrieval: Literal["same_scenario", "query_ngram", "query_embedding", "skill_embedding", "bm25", "random", "all",
                        "none"] = "same_scenario"           # see retrieval.py; of protocol "stream"
@@ -256,10 +257,19 @@ class EvalConfig(AgentConfig):
     def with_skills(self) -> bool:
         return self.skills if self.skills is not None else self.method in ("sft", "sage")
 
+    @classmethod
+    def from_parameters(cls, profile: str, **overrides: Any) -> Self:
+        """As StrictConfig's; a stream is played once, whatever the profile's ``plays``."""
+        if overrides.get("protocol") == "stream" and overrides.get("plays") is None:
+            overrides["plays"] = {}
+        return super().from_parameters(profile, **overrides)
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.protocol == "scenario" and self.retrieval != "same_scenario":
             raise ValueError(f"retrieval = {self.retrieval!r} chooses from a library of many scenarios; use protocol = 'stream'")
+        if self.protocol == "stream" and max(self.plays.values(), default=1) > 1:
+            raise ValueError(f"plays = {self.plays!r}: a stream is played once; use protocol = 'scenario', or plays = {{}}")
         return self
 
 

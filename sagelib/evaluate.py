@@ -17,6 +17,7 @@ from sagelib.types import Chain, ChainRun, Episode
 
 COLUMNS = [
     "scenario_id",
+    "play",
     "family",
     "task_id",
     "position",
@@ -42,25 +43,29 @@ def evaluate(
     settings: RolloutSettings,
     *,
     seed: int,
+    plays: int = 1,
     batch: int = 20,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[pd.DataFrame, list[ChainRun]]:
-    """Play each scenario once. Returns one row per task (`COLUMNS`) and the runs, in the order of ``chains``.
+    """Play each scenario ``plays`` times, every time from an empty library. Returns one row per task (`COLUMNS`) and the
+    runs, in the order of ``chains``, the plays of a scenario adjacent. ``batch``: scenario plays side by side.
 
     The result depends on ``seed`` and ``batch`` (sampling shares one random stream per batch), not on timing.
     """
     runs: list[ChainRun] = []
-    for start in range(0, len(chains), batch):
-        part = chains[start : start + batch]
-        runs += rollout(part, 1, policy, world, format, settings, seed=seed * 1_000_003 + start * 101)
-        progress(len(runs), len(chains))
-    rows = [episode_row(e, families[e.scenario_id]) for run in runs for e in run.episodes]
+    size = max(1, batch // plays)
+    for start in range(0, len(chains), size):
+        part = chains[start : start + size]
+        runs += rollout(part, plays, policy, world, format, settings, seed=seed * 1_000_003 + start * 101)
+        progress(len(runs), plays * len(chains))
+    rows = [episode_row(e, families[e.scenario_id], run.copy) for run in runs for e in run.episodes]
     return pd.DataFrame(rows, columns=COLUMNS), runs
 
 
-def episode_row(episode: Episode, family: str) -> dict:
+def episode_row(episode: Episode, family: str, play: int = 0) -> dict:
     return {
         "scenario_id": episode.scenario_id,
+        "play": play,
         "family": family,
         "task_id": episode.task_id,
         "position": episode.position,
@@ -82,17 +87,19 @@ def summarise(rows: pd.DataFrame) -> dict[str, float | int | None]:
     scored = rows[rows["scored"]]
     if scored.empty:
         raise RuntimeError(f"none of {len(rows)} tasks was scored: every episode was an environment failure")
-    whole = scored.groupby("scenario_id").filter(lambda g: len(g) == len(rows[rows["scenario_id"] == g.name]))
+    each = ["scenario_id", "play"]
+    whole = scored[rows.groupby(each)["scored"].transform("all")[scored.index]]
     later = scored[scored["position"] > 0]
     used = later[later["skills_called"] > 0]
     return {
         "tgc": 100 * float(scored["success"].mean()),
-        "sgc": 100 * float(whole.groupby("scenario_id")["success"].all().mean()) if len(whole) else None,
+        "sgc": 100 * float(whole.groupby(each)["success"].all().mean()) if len(whole) else None,
         "steps": float(scored["steps"].mean()),
         "tokens": float(scored["tokens"].mean()),
         "skill_use": 100 * len(used) / len(later) if len(later) else None,
         "success_when_used": 100 * float(used["success"].mean()) if len(used) else None,
-        "n_tasks": int(len(scored)),
+        "n_tasks": int(scored["task_id"].nunique()),
         "n_scenarios": int(whole["scenario_id"].nunique()),
+        "n_episodes": int(len(scored)),
         "env_failures": int(len(rows) - len(scored)),
     }

@@ -53,7 +53,7 @@ PROFILES: dict[str, dict[str, dict]] = {
     "laptop": {
         "collect": {}, "sft": {},
         "train": {"group_size": 4, "temperature": 0.7, "learning_rate": 5e-5},
-        "evaluate": {"temperature": 0.7},
+        "evaluate": {"temperature": 0.7, "plays": {"dev": 4, "test_normal": 4}},
         "rise_sft": {}, "rise_train": {}, "rise_evaluate": {},
     },
     "smollm": {

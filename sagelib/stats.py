@@ -9,17 +9,19 @@ DRAWS = 10_000
 
 
 def scenario_scores(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Per (family, scenario) and seed (columns): percent of tasks solved (``tgc``), 100 if all are (``sgc``), else a mean.
+    """Per (family, scenario) and seed (columns): percent of tasks solved (``tgc``), of plays in which all are (``sgc``),
+    else a mean.
 
-    ``rows``: episodes of ONE method and split with columns seed, family, scenario_id, success, steps, tokens, scored.
-    A scenario with a task that was not scored has no ``sgc`` with that seed.
+    ``rows``: episodes of ONE method and split with columns seed, family, scenario_id, play, success, steps, tokens, scored.
+    A play with a task that was not scored does not count for ``sgc``.
     """
     grouped = rows[rows["scored"]].groupby(["family", "scenario_id", "seed"])
     if metric == "tgc":
         scores = 100.0 * grouped["success"].mean()
     elif metric == "sgc":
-        whole = rows.groupby(["family", "scenario_id", "seed"])["scored"].all()
-        scores = (100.0 * grouped["success"].all())[whole[whole].index]
+        played = rows.groupby(["family", "scenario_id", "seed", "play"])
+        solved, whole = played["success"].all(), played["scored"].all()
+        scores = 100.0 * solved[whole].groupby(["family", "scenario_id", "seed"]).mean()
     elif metric in ("steps", "tokens"):
         scores = grouped[metric].mean()
     else:

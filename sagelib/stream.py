@@ -99,7 +99,7 @@ def play_split(
     chains, families = datasets.load_dataset(cfg.world, split, cfg.scenarios)
     limits, options = limits_of(cfg, cfg.with_skills), {"seed": cfg.seed, "progress": progress}
     if cfg.protocol == "scenario":
-        return evaluate(policy, world, format, chains, families, limits, **options)
+        return evaluate(policy, world, format, chains, families, limits, plays=cfg.plays.get(split, 1), **options)
     texts = datasets.load_instructions(cfg.world, [task for chain in chains for task in chain.task_ids])
     stream, encode = stream_order(chains, cfg.seed), Embedder().encode if cfg.retrieval in NEEDS_EMBEDDINGS else None
     retriever = Retriever(cfg.retrieval, cfg.top_k, cfg.groups, cfg.ngram, cfg.threshold, cfg.seed, encode)

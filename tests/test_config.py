@@ -118,7 +118,12 @@ def test_ablations_leave_the_defaults_alone_and_name_what_does_not_fit():
         "scenario", "same_scenario", "strict")
     with pytest.raises(ConfigError, match="retrieval = 'bm25' chooses.*use protocol = 'stream'"):
         EvalConfig.from_parameters("laptop", method="sage", retrieval="bm25")
-    assert EvalConfig.from_parameters("laptop", method="sage", retrieval="bm25", protocol="stream").top_k == 6
+    stream = EvalConfig.from_parameters("laptop", method="sage", retrieval="bm25", protocol="stream")
+    assert stream.top_k == 6 and stream.plays == {} and evaluation.plays["test_normal"] == 4
+    with pytest.raises(ConfigError, match="a stream is played once"):
+        EvalConfig.from_parameters("laptop", method="sage", protocol="stream", plays={"dev": 2})
+    with pytest.raises(ConfigError, match="plays.test_norml.*did you mean .test_normal."):
+        EvalConfig.from_parameters("laptop", method="sage", plays={"test_norml": 2})
     with pytest.raises(ConfigError, match="retrieval = 'bm52'.*did you mean 'bm25'"):
         EvalConfig.from_parameters("laptop", method="sage", retrieval="bm52", protocol="stream")
     with pytest.raises(ConfigError, match="chains = 'similar'.*use chain_length = 2"):

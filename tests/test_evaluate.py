@@ -11,9 +11,9 @@ from sagelib.evaluate import COLUMNS, summarise
 from sagelib.types import Chain
 
 
-def rows(successes: dict[str, list[bool]], **extra) -> pd.DataFrame:
+def rows(successes: dict[str, list[bool]], play: int = 0, **extra) -> pd.DataFrame:
     """One row per task; every list is a scenario."""
-    data = [{"scenario_id": s, "family": f"family of {s}", "task_id": f"{s}_{k + 1}", "position": k, "scored": True, "success": ok,
+    data = [{"scenario_id": s, "play": play, "family": f"family of {s}", "task_id": f"{s}_{k + 1}", "position": k, "scored": True, "success": ok,
              "fraction": float(ok), "stop": "completed", "steps": 2 + k, "tokens": 10 * (k + 1), "skills_shown": k,
              "skills_called": k % 2, "skills_made": 0, "replies_with_error": 0}
             for s, oks in successes.items() for k, ok in enumerate(oks)]
@@ -38,6 +38,18 @@ def test_unscored_tasks_are_left_out_and_counted():
     summary = summarise(table)
     assert summary["tgc"] == 100.0 and summary["n_tasks"] == 5 and summary["env_failures"] == 1
     assert summary["sgc"] == 100.0 and summary["n_scenarios"] == 1   # b cannot be judged as a whole
+
+
+def test_plays_of_a_scenario_count_one_by_one():
+    """Three solved and three half-solved plays: SGC 50, where a scenario counted once would give 0."""
+    table = pd.concat([rows({"a": [True, True, i % 2 == 0]}, play=i) for i in range(6)], ignore_index=True)
+    summary = summarise(table)
+    assert summary["tgc"] == pytest.approx(100 * 15 / 18) and summary["sgc"] == 50.0
+    assert (summary["n_tasks"], summary["n_scenarios"], summary["n_episodes"]) == (3, 1, 18)
+    scores = {m: stats.scenario_scores(table.assign(seed=0), m).iloc[0, 0] for m in ("tgc", "sgc")}
+    assert scores == pytest.approx({"tgc": 100 * 15 / 18, "sgc": 50.0})
+    table.loc[0, "scored"] = False   # the first play is not whole any more: 2 of 5
+    assert stats.scenario_scores(table.assign(seed=0), "sgc").iloc[0, 0] == pytest.approx(40.0) == summarise(table)["sgc"]
 
 
 def test_nothing_scored_is_an_error():

@@ -165,7 +165,7 @@ def test_cells_are_told_apart_by_their_training_and_gaps_keep_their_reason(gathe
     assert table["tgc"].iloc[:3].tolist() == pytest.approx([100 * 4 / 6, 100, 50]) and np.isnan(table["tgc"].iloc[3])
     assert table["reason"].tolist() == ["", "", "", "03_train sage credit=chain seed 1: failed: it broke"]
     main = ["method", "seed", "split", "world", "run_id", "tgc", "sgc", "steps", "tokens", "skill_use", "success_when_used",
-            "n_tasks", "n_scenarios", "env_failures"]
+            "n_tasks", "n_scenarios", "n_episodes", "env_failures"]
     assert list(table.columns) == ["cell", *main, "reason"]
     means = tables.over_seeds(table)
     assert means.loc[("test_normal", "A"), "tgc"] == pytest.approx(100 * 10 / 12) and means["seeds"].tolist() == [2, 1]
