@@ -198,7 +198,7 @@ LOGGED = ("loss", "grad_norm", "reward", "entropy", "step_time", "mismatch_max",
 
 
 class StepLog(TrainerCallback):
-    """Hands each optimizer step's TRL metrics to ``log`` (loss, gradient norm, mean return, seconds, see `mismatch` and `_weighted`)."""
+    """Hands each optimizer step's TRL metrics to ``log`` (`LOGGED`: loss, gradient norm, mean return, ...)."""
 
     def __init__(self, log: Callable[..., None]) -> None:
         self.log = log

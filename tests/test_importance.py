@@ -51,7 +51,7 @@ def weights_by_hand(logprobs, segment, mode):
 
 
 def by_hand(model, runs, returns, mode, copies=4, temperature=1.0):
-    """(loss, gradients, weights): the paper's loss whose tokens are weighted; its value with ratio 1, its gradient with w A dlogp."""
+    """(loss, gradients, weights) of the paper's loss with weighted tokens: its value at ratio 1, and w A dlogp."""
     model = copy.deepcopy(model).train()
     value, surrogate, used = 0.0, torch.zeros(()), []
     for number, run in enumerate(runs):
