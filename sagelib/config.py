@@ -135,7 +135,7 @@ class SFTConfig(RunConfig):
     heads: Positive = 6
     pair_steps: Count = 300
     base_steps: Positive = 350
-    sft_steps: Positive = 450
+    sft_steps: Positive = 700
     pair_share: Share = 0.4             # packed pairs among the examples of later batches
     pairs_per_example: Positive = 6
     other_values: Count = 4             # times that each demonstration is shown with other values
@@ -204,6 +204,8 @@ class TrainConfig(AgentConfig, GradientConfig):
     lora_alpha: Positive = 32
     bf16: bool | None = None            # None: where this machine is fast at it
     agreement_rows: Count = 0           # sequences per step on which sampler's and trainer's log-probabilities are compared
+    importance_sampling: Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] = "none"
+    importance_cap: typing.Annotated[float, Field(ge=1)] = 3.0   # of the weights that make up for the difference (importance.py)
 
     @property
     def chains_per_step(self) -> int:

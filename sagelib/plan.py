@@ -174,6 +174,8 @@ SOURCES: dict[str, tuple[str, str]] = {
     "lora_alpha": ("ours", "twice the rank; unused without an adapter"),
     "observation_chars": ("ours", "api documentation must be readable"),
     "agreement_rows": ("ours", "sequences whose log-probabilities sampler and trainer are compared on"),
+    "importance_sampling": ("ours", "none, the paper's formula; token_truncate corrects for vLLM's probabilities"),
+    "importance_cap": ("ours", "TRL's default; unused without a correction"),
     "bf16": ("ours", "as the accelerate configuration; float32 on a CPU so that sampler and trainer agree"),
     "step_seconds": ("ours", "limit of one block"),
     "parallel": ("ours", "engine steps at once"),

@@ -28,7 +28,7 @@ SAGE = {
     "weight_decay": 0.0, "adam_epsilon": 1e-8, "train_embeddings": True, "temperature": 1.0, "max_turns": 40,
     "max_tokens_per_turn": 1500, "max_context": 28048, "observation_chars": 20000, "micro_batches": 16, "save_steps": 10,
     "lora_rank": 0, "lora_alpha": 32, "bf16": True, "agreement_rows": 4, "detector": "strict", "step_seconds": 20.0,
-    "parallel": 8,
+    "parallel": 8, "importance_sampling": "none", "importance_cap": 3.0,
 }
 
 PROFILES: dict[str, dict[str, dict]] = {

@@ -17,6 +17,7 @@ from sagelib.chat import sequences
 from sagelib.types import Episode, Segment
 
 PROMPT, COMPLETION = ("prompt_ids", "prompt_mask"), ("completion_ids", "completion_mask", "tool_mask")
+SAMPLER = "sampling_per_token_logps"   # in the batch where `importance` needs them
 
 
 def earlier_sequences(episodes: Sequence[Episode]) -> list[list[Segment]]:
@@ -30,7 +31,7 @@ def with_earlier(
     """TRL's batch with the earlier sequences as further rows, filled with empty rows to a multiple of ``chunks``.
 
     ``least``: at least so many further rows, for all processes need equally many. ValueError where the batch has columns
-    per token that the further rows cannot have (log-probabilities of a sampler).
+    per token that the further rows cannot have (log-probabilities of an earlier policy).
     """
     extra = [(row, segment) for row, segments in enumerate(earlier) for segment in segments]
     if not extra and not least:
@@ -38,7 +39,7 @@ def with_earlier(
     batch = dict(batch)
     before = batch["prompt_ids"].shape[0]
     unknown = [name for name, value in batch.items() if isinstance(value, torch.Tensor) and value.dim() > 0
-               and value.shape[0] == before and name not in (*PROMPT, *COMPLETION, "advantages")]
+               and value.shape[0] == before and name not in (*PROMPT, *COMPLETION, SAMPLER, "advantages")]
     if unknown or batch["advantages"].dim() != 1:
         raise ValueError(f"episodes of several sequences do not go with the columns {unknown or ['advantages per token']}: "
                          "use keep_history = True, or one on-policy step per rollout")
@@ -62,6 +63,8 @@ def with_earlier(
         "completion_mask": [[1] * len(s.completion_ids) for s in segments],
         "tool_mask": [s.own_mask_T for s in segments],
     }
+    if SAMPLER in batch:
+        columns[SAMPLER] = [s.logprobs_T or [0.0] for s in segments]   # a blank row has none
     for name, rows in columns.items():
         batch[name] = _stack(batch[name], rows, pad_id if name.endswith("ids") else 0, left=name in PROMPT)
     return batch

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallba
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import RepeatSampler
 
-from sagelib import credit, mismatch, splits
+from sagelib import credit, importance, mismatch, splits
 from sagelib.optim import has_fast_bf16
 from sagelib.sft import newest_checkpoint
 from sagelib.types import Chain, ChainRun, Episode, Segment, StopReason
@@ -67,8 +67,13 @@ def training_sequence(episode: Episode, pad_id: int) -> Segment:
     return Segment(episode.segment.prompt_ids, [pad_id], [0], [0.0], episode.position)
 
 
-def pack(runs: Sequence[ChainRun], copies: int, credit_function: credit.CreditFunction, pad_id: int) -> dict[str, list]:
-    """What TRL's ``rollout_func`` must return. Unscored members carry None and leave their group's mean."""
+def pack(
+    runs: Sequence[ChainRun], copies: int, credit_function: credit.CreditFunction, pad_id: int, with_logprobs: bool = False
+) -> dict[str, list]:
+    """What TRL's ``rollout_func`` must return. Unscored members carry None and leave their group's mean.
+
+    ``with_logprobs``: the sampler's, too, for `importance`; without them TRL takes the trainer's own (ratio exactly 1).
+    """
     returns = {id(run): chain_returns(run, credit_function) for run in runs}
     ordered = position_major(runs, copies)
     segments = [training_sequence(episode, pad_id) for _, episode in ordered]
@@ -78,7 +83,7 @@ def pack(runs: Sequence[ChainRun], copies: int, credit_function: credit.CreditFu
         "env_mask": [
             s.own_mask_T if e.scored else [0] * len(s.own_mask_T) for s, (_, e) in zip(segments, ordered, strict=True)
         ],
-        "logprobs": None,
+        "logprobs": [s.logprobs_T for s in segments] if with_logprobs else None,
         "chain_return": [returns[id(run)][episode.position] for run, episode in ordered],
     }
 
@@ -124,8 +129,11 @@ class ChainGRPOTrainer(GRPOTrainer):
 
     earlier: Sequence[Sequence[Segment]] = ()  # of this step's rows: sequences of an LLM that ended before the episode did
 
-    def __init__(self, *args: Any, chain_length: int, **kwargs: Any) -> None:
-        self.chain_length = chain_length
+    def __init__(
+        self, *args: Any, chain_length: int, importance_sampling: str = "none", importance_cap: float = 3.0, **kwargs: Any
+    ) -> None:
+        importance.check(importance_sampling, importance_cap)
+        self.chain_length, self.importance_sampling, self.importance_cap = chain_length, importance_sampling, importance_cap
         super().__init__(*args, **kwargs)
 
     def _get_train_sampler(self, dataset: Dataset | None = None) -> RepeatSampler:
@@ -157,16 +165,40 @@ class ChainGRPOTrainer(GRPOTrainer):
         """The paper's loss, a mean over all rows. Rows of like length go through the model together: else most is padding."""
         total = inputs["prompt_ids"].shape[0]
         parts = trimmed_parts(inputs, PART, keep_all=self.args.world_size > 1)
+        if self.importance_sampling != "none":
+            parts = self._weighted(model, parts)
         losses = [super(ChainGRPOTrainer, self).compute_loss(model, part, return_outputs, num_items_in_batch) for part in parts]
         shares = [part["prompt_ids"].shape[0] / total for part in parts]
         return self.chain_length * sum(share * loss for share, loss in zip(shares, losses, strict=True))
 
+    @torch.no_grad()
+    def _weighted(self, model: Any, parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The parts with advantages per token, times the token's importance weight; costs one more forward pass.
 
-LOGGED = ("loss", "grad_norm", "reward", "entropy", "step_time", "mismatch_max", "mismatch_mean", "mismatch_kl", "ratio_max")
+        The clipped term is homogeneous in the advantage, so that this multiplies the loss. Logs over all own tokens of the
+        parts the mean weight and the share of those that the cap changed.
+        """
+        weighted, own_weights = [], []
+        for part in parts:
+            own_BT = part["completion_mask"] * part.get("tool_mask", 1)
+            ids, mask = (torch.cat([part[f"prompt_{name}"], part[f"completion_{name}"]], 1) for name in ("ids", "mask"))
+            trained_BT = self._get_per_token_logps_and_entropies(model, ids, mask, part["completion_ids"].shape[1])[0]
+            given = (trained_BT, part["sampling_per_token_logps"], own_BT, self.importance_sampling)
+            weight_BT = importance.weights(*given, self.importance_cap)
+            capped_BT = weight_BT != importance.weights(*given, float("inf"))
+            own_weights.append(torch.stack([weight_BT, capped_BT.to(weight_BT)])[:, own_BT.bool()])
+            weighted.append(part | {"advantages": part["advantages"][:, None] * weight_BT})
+        for name, value in zip(("importance_mean", "importance_capped"), torch.cat(own_weights, 1).mean(1), strict=True):
+            self._metrics["train"][name].append(float(value.nan_to_num()))
+        return weighted
+
+
+LOGGED = ("loss", "grad_norm", "reward", "entropy", "step_time", "mismatch_max", "mismatch_mean", "mismatch_kl", "ratio_max",
+          "importance_mean", "importance_capped")
 
 
 class StepLog(TrainerCallback):
-    """Hands each optimizer step's TRL metrics to ``log`` (loss, gradient norm, mean return, seconds, see `mismatch`)."""
+    """Hands each optimizer step's TRL metrics to ``log`` (`LOGGED`: loss, gradient norm, mean return, ...)."""
 
     def __init__(self, log: Callable[..., None]) -> None:
         self.log = log
@@ -204,7 +236,7 @@ def rollout_function(
             trainer._metrics["train"][name].append(value)
         trainer.model.train(was_training)
         trainer.earlier = splits.earlier_sequences([episode for _, episode in position_major(runs, copies)])
-        return pack(runs, copies, credit_function, pad_id)
+        return pack(runs, copies, credit_function, pad_id, with_logprobs=trainer.importance_sampling != "none")
 
     return rollout_func
 
@@ -292,11 +324,14 @@ def make_trainer(
     steps: int,
     log: Callable[..., None] | None = None,
     agreement_rows: int = 0,
+    importance_sampling: str = "none",
+    importance_cap: float = 3.0,
     **settings: Any,
 ) -> ChainGRPOTrainer:
     """A trainer for ``steps`` optimizer steps of ``chains_per_step`` chains x K tasks x ``copies`` copies each.
 
-    ``chains`` must hold steps*chains_per_step rows. ``settings``: of `grpo_config`.
+    ``chains`` must hold steps*chains_per_step rows. ``importance_sampling``: a mode of `importance`, which corrects for a
+    sampler whose probabilities are not the trainer's. ``settings``: of `grpo_config`.
     """
     lengths = {len(chain.task_ids) for chain in chains}
     if len(lengths) != 1:
@@ -313,6 +348,8 @@ def make_trainer(
         rollout_func=rollout_function(play, K, copies, credit.CREDIT[credit_name], tokenizer.pad_token_id,
                                       agreement_rows),
         chain_length=K,
+        importance_sampling=importance_sampling,
+        importance_cap=importance_cap,
         callbacks=[StepLog(log)] if log else None,
     )
     trainer.remove_callback(PrinterCallback)

@@ -1,5 +1,7 @@
-"""Training on two processes (gloo, CPU) against one: the same losses and weights."""
+"""Training on two processes (gloo, CPU) against one: the same losses and weights, also when one process was killed."""
 import os
+import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -21,25 +23,47 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-@pytest.fixture(scope="module")
-def both(tmp_path_factory):
-    """(one process, [rank 0, rank 1]); the two ranks are started as torchrun starts them."""
-    out = tmp_path_factory.mktemp("two")
+def launch(out, *arguments):
+    """Exit codes of ranks 0 and 1, started as torchrun starts them. When one is gone the other gets a minute to notice."""
     shared = os.environ | {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
                            "MASTER_PORT": str(free_port()), "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1",
                            "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
-    command = [sys.executable, str(Path(__file__).parent / "process_worker.py"), str(out)]
+    command = [sys.executable, str(Path(__file__).parent / "process_worker.py"), str(out), *arguments]
     with open(out / "log", "w") as log:
         ranks = [subprocess.Popen(command, env=shared | {"RANK": str(r), "LOCAL_RANK": str(r)}, stdout=log, stderr=log)
                  for r in range(2)]
         try:
-            codes = [rank.wait(1200) for rank in ranks]
+            ranks[1].wait(1200)
+            ranks[0].wait(60 if arguments else 1200)
+        except subprocess.TimeoutExpired:
+            if ranks[1].poll() is None:
+                raise
         finally:
             for rank in ranks:
                 rank.kill()
-    assert codes == [0, 0], (out / "log").read_text()[-3000:]
-    one = train(tmp_path_factory.mktemp("one"))
-    return one, [torch.load(out / f"rank{r}.pt", weights_only=False) for r in range(2)]
+    return [rank.wait() for rank in ranks]
+
+
+def results(out):
+    return [torch.load(out / f"rank{r}.pt", weights_only=False) for r in range(2)]
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """(one process, [rank 0, rank 1])"""
+    out = tmp_path_factory.mktemp("two")
+    assert launch(out) == [0, 0], (out / "log").read_text()[-3000:]
+    return train(tmp_path_factory.mktemp("one")), results(out)
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """Directory of a run of two processes that lost rank 1 in the middle of its second step."""
+    out = tmp_path_factory.mktemp("killed")
+    codes = launch(out, "1")
+    assert codes[1] == -signal.SIGKILL and codes[0] != 0, (out / "log").read_text()[-3000:]
+    assert [p.name for p in (out / "c").glob("checkpoint-*")] == ["checkpoint-1"] and not list(out.glob("rank*.pt"))
+    return out
 
 
 @pytest.mark.timeout(1800)
@@ -58,6 +82,27 @@ def test_losses_gradient_norms_and_mean_returns_are_those_of_one_process(both):
     assert ranks[0]["losses"] == pytest.approx(one["losses"], abs=TOLERANCE)
     assert ranks[0]["norms"] == pytest.approx(one["norms"], rel=1e-5) and min(one["norms"]) > 0.1
     assert ranks[0]["rewards"] == pytest.approx(one["rewards"], abs=1e-6)
+
+
+@pytest.mark.timeout(3600)
+def test_two_processes_that_were_killed_go_on_to_bitwise_the_same_weights(both, killed, tmp_path):
+    out = shutil.copytree(killed, tmp_path / "again")
+    assert launch(out) == [0, 0], (out / "log").read_text()[-3000:]
+    again, (_, straight) = results(out), both
+    assert [r["from"] for r in again] == [1, 1] and [r["from"] for r in straight] == [0, 0]
+    assert [r["played"] for r in again] == [[["s", "t"]], [["u", "v"]]]              # the second step alone
+    assert again[0]["losses"] == straight[0]["losses"][1:] and again[0]["norms"] == straight[0]["norms"][1:]
+    for rank in again:
+        assert all(torch.equal(rank["weights"][name], p) for name, p in straight[0]["weights"].items())
+
+
+@pytest.mark.timeout(3600)
+def test_one_process_goes_on_where_two_were_killed(both, killed, tmp_path):
+    """A machine is lost and not replaced: the same losses and weights, but for the order of sums."""
+    alone, (one, _) = train(shutil.copytree(killed, tmp_path / "alone")), both
+    assert alone["from"] == 1 and alone["played"] == [["s", "t", "u", "v"]]
+    assert alone["losses"] == pytest.approx(one["losses"][1:], abs=TOLERANCE)
+    assert max(float((alone["weights"][n] - p).abs().max()) for n, p in one["weights"].items()) < TOLERANCE
 
 
 def test_a_step_that_the_processes_cannot_share_is_refused(monkeypatch, tmp_path):
