@@ -181,6 +181,43 @@ def difference_table(episodes: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -
     return pd.DataFrame(rows)
 
 
+def difference_figure(differences: pd.DataFrame, split: str) -> tuple[plt.Figure, pd.DataFrame]:
+    """Points with 95% intervals of the paired differences of `difference_table` on one split; beside the line at 0 is evidence."""
+    style()
+    data = differences[differences["split"] == split]
+    pairs = list(dict.fromkeys(zip(data["a"], data["b"], strict=True)))
+    figure, axes = plt.subplots(1, len(METRICS), figsize=(PAGE_WIDTH, 0.7 + 0.22 * len(pairs)), sharey=True)
+    for axis, (metric, label) in zip(axes, METRICS.items(), strict=True):
+        axis.axvline(0, color="#8c8c8c", lw=0.8)
+        for row in data[data["metric"] == metric].itertuples():
+            reach = [[row.difference - row.low], [row.high - row.difference]]
+            y = pairs.index((row.a, row.b))
+            axis.errorbar(row.difference, y, xerr=reach, fmt="o", ms=3, color=PALETTE[row.a], lw=0.8, capsize=2)
+        axis.set_title(label, fontsize=8)
+    axes[0].set_yticks(range(len(pairs)), [f"{METHODS[a]} \N{MINUS SIGN} {METHODS[b]}" for a, b in pairs])
+    axes[0].set_ylim(len(pairs) - 0.5, -0.5)
+    figure.tight_layout(w_pad=1.0)
+    return figure, data
+
+
+def family_figure(families: pd.DataFrame, split: str, a: str = "sft", b: str = "sage") -> tuple[plt.Figure, pd.DataFrame]:
+    """A row per family of `family_table`, most gained first: what method ``a`` solves and what ``b`` does, joined by a line."""
+    style()
+    data = families[families["split"] == split].assign(gain=lambda t: t[b] - t[a])
+    data = data.sort_values(["gain", b, "family"], ascending=[False, False, True]).reset_index(drop=True)
+    figure, axis = plt.subplots(figsize=(PAGE_WIDTH, 0.6 + 0.13 * len(data)))
+    better = [PALETTE[b] if gain >= 0 else PALETTE[a] for gain in data["gain"]]
+    axis.hlines(data.index, data[a], data[b], color=better, lw=1.2, alpha=0.6)
+    for method in (a, b):
+        axis.plot(data[method], data.index, "o", ms=3, color=PALETTE[method], label=METHODS[method])
+    axis.set_yticks(data.index, data["family"], fontsize=6)
+    axis.set_ylim(len(data) - 0.5, -0.5)
+    axis.set_xlabel(f"tasks solved (%), {SPLITS[split]}")
+    axis.legend(fontsize=7, loc="lower right")
+    figure.tight_layout()
+    return figure, data
+
+
 def family_table(episodes: pd.DataFrame) -> pd.DataFrame:
     """Percent of scored tasks solved over all seeds, a row per split and family, a column per method; ``n``: tasks per seed."""
     scored = episodes[episodes["scored"]]
