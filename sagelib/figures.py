@@ -208,8 +208,8 @@ def family_figure(families: pd.DataFrame, split: str, a: str = "sft", b: str = "
     figure, axis = plt.subplots(figsize=(PAGE_WIDTH, 0.6 + 0.13 * len(data)))
     better = [PALETTE[b] if gain >= 0 else PALETTE[a] for gain in data["gain"]]
     axis.hlines(data.index, data[a], data[b], color=better, lw=1.2, alpha=0.6)
-    for method in (a, b):
-        axis.plot(data[method], data.index, "o", ms=3, color=PALETTE[method], label=METHODS[method])
+    for method, look in ((a, {"ms": 4.5, "mfc": "white"}), (b, {"ms": 3})):   # equal scores: a dot inside a ring
+        axis.plot(data[method], data.index, "o", color=PALETTE[method], label=METHODS[method], **look)
     axis.set_yticks(data.index, data["family"], fontsize=6)
     axis.set_ylim(len(data) - 0.5, -0.5)
     axis.set_xlabel(f"tasks solved (%), {SPLITS[split]}")

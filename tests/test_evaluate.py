@@ -117,6 +117,19 @@ def test_scenario_scores_by_metric():
         stats.scenario_scores(data, "tcg")
 
 
+def test_families_are_drawn_by_what_they_gain_and_differences_pair_by_pair():
+    wins = {"sft": [True, False, False], "sage": [True, True, False]}
+    parts = [rows({"a": wins[m], "b": [m == "sft"] * 3, "c": [True] * 3}, method=m, seed=0, split="test_normal") for m in wins]
+    data = pd.concat(parts, ignore_index=True)
+    _, families = figures.family_figure(figures.family_table(data), "test_normal")
+    assert families["family"].tolist() == ["family of a", "family of c", "family of b"]
+    assert families["gain"].tolist() == pytest.approx([100 / 3, 0, -100])
+    table = figures.difference_table(data, [("sage", "sft")])
+    figure, drawn = figures.difference_figure(table, "test_normal")
+    assert drawn.set_index("metric").loc["tgc", "difference"] == pytest.approx((100 / 3 - 100) / 3)
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["SAGE \N{MINUS SIGN} SFT"]
+
+
 def test_figures_are_byte_identical_when_drawn_again(tmp_path):
     digests = []
     for name in ("one", "two"):
