@@ -212,10 +212,15 @@ class Scheduler:
                     and time.time() >= self.waiting.get(i, 0):
                 job = self._prepare(i)
                 ready += [(i, job)] if job else []
-        together = len(self.running) + len(ready)
         for i, job in ready:
-            job.threads = max(1, (os.cpu_count() or 1) // together)
+            job.threads = self._threads(self.nodes[i].notebook)
             self._start(i, job)
+
+    def _threads(self, notebook: str) -> int:
+        """Cores over the runs of this notebook that may go on together. What else happens to run must not change the sums of a
+        training, nor must a quick notebook halve the cores of the long one that it starts with."""
+        alike = sum(self.nodes[i].notebook == notebook for i in self.chosen)
+        return max(1, (os.cpu_count() or 1) // min(self.jobs, alike))
 
     def _block(self, i: int, reason: str) -> None:
         self.blocked[i] = reason
