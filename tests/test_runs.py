@@ -349,6 +349,18 @@ def test_expansion_matches_seeds_and_variants():
         only(nodes, "nope")
 
 
+def test_threads_follow_from_the_notebook_not_from_what_else_runs(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    nodes = expand(TABLE, "smoke", [0])   # one collect, sft and figures; two trainings and evaluations
+    scheduler = Scheduler(nodes, set(range(len(nodes))), jobs=4)
+    assert {n.notebook: scheduler._threads(n.notebook) for n in nodes} == {
+        "collect": 8, "sft": 8, "train": 4, "evaluate": 4, "figures": 8}
+    assert Scheduler(nodes, {0, 1, 2}, jobs=4)._threads("train") == 8
+    many = expand(TABLE, "smoke", list(range(9)))
+    assert Scheduler(many, set(range(len(many))), jobs=4)._threads("train") == 2
+    assert Scheduler(many, set(range(len(many))), jobs=20)._threads("train") == 1
+
+
 def test_scheduler_failure_stops_only_what_needs_it(tmp_path, capsys):
     a, b, c, d = (str(tmp_path / f"{n}.ipynb") for n in "abcd")
     make(Path(a), OPEN, FINISH)
