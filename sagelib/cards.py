@@ -55,7 +55,7 @@ def dataset_card(run: Path | str) -> str:
     if not files:
         raise RunError(f"{directory} holds no demos.jsonl and no episodes. Fix: name a run that has ended")
     lines += ["", "A line of demos.jsonl is a demonstration; a line of episodes*.jsonl is one copy of a chain with every token "
-              "that was sampled (`play.chain_record`); a row of episodes.csv is one task.", "",
+              "that was sampled (`play.chain_record`); a row of episodes.csv is one task in one play.", "",
               "## How it was made", *_table(_seen(record)), "", "## Where it comes from", *_origin(record), "",
               "## Results of the run", *_results(record), "",
               "## Licence", "The apps and their data are AppWorld's (Apache-2.0, to be redistributed in encrypted form only): "
