@@ -45,7 +45,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Study:
-    """A notebook that compares cells; no part of the main job, and run even if some of its cells failed (`missing`)."""
+    """A notebook that compares cells; no part of the main job, and run even if some of its cells failed (`missing`).
+
+    One that needs other studies reads their cells' runs, too.
+    """
 
     notebook: str
     name: str
@@ -106,7 +109,7 @@ def add_studies(nodes: Sequence[Node], studies: Sequence[Study], profile: str, s
     nodes = list(nodes)
     made: dict[str, int] = {}
     for study in [s.of(profile) for s in studies]:
-        needs = {made[name] for name in study.needs}
+        needs = {made[name] for name in study.needs}.union(*(nodes[made[name]].needs for name in study.needs))
         for cell in study.cells:
             for seed in seeds:
                 needs |= set(_add_path(nodes, cell, profile, seed)[1:])
