@@ -187,14 +187,14 @@ class Local:
 
 
 class Scheduler:
-    """Executes the chosen nodes, as many at once as the executor has jobs (a number: so many of them here).
+    """Executes the chosen nodes, `jobs` at a time (a number: here; or an executor, which says how many and where).
 
     After run(): `records` by node index, `blocked` with reasons.
     """
 
-    def __init__(self, nodes: Sequence[Node], chosen: set[int], executor: Any = 1, forced: set[int] = frozenset()) -> None:
+    def __init__(self, nodes: Sequence[Node], chosen: set[int], jobs: int | Any, forced: set[int] = frozenset()) -> None:
         self.nodes, self.chosen, self.forced = nodes, chosen, forced
-        self.executor = Local(executor) if isinstance(executor, int) else executor
+        self.executor = Local(jobs) if isinstance(jobs, int) else jobs
         self.records: dict[int, dict] = {}
         self.blocked: dict[int, str] = {}
         self.running: dict[int, Job] = {}

@@ -127,7 +127,7 @@ def compare(
     """Our side of a row: figures, n, difference, interval, verdict; `reason` names runs that are not there."""
     names = [row["better"], row["worse"]]
     lacking = gaps[gaps["cell"].isin(names)].groupby("cell", sort=False)["reason"].agg(["first", "size"])
-    reason = "; ".join(f"{cell}: {first}" + (f" (and {n - 1} more seeds)" if n > 1 else "")
+    reason = "; ".join(f"{cell}: {first}" + (f" (and {n - 1} more)" if n > 1 else "")
                        for cell, first, n in lacking.itertuples())
     parts = [episodes[(episodes["cell"] == name) & (episodes["split"] == row["split"])] for name in names]
     seeds = set(parts[0]["seed"]) & set(parts[1]["seed"])
@@ -186,8 +186,8 @@ def skills_of(found: Any, cell: Cell, part: pd.DataFrame) -> pd.DataFrame:
 
 
 def used_skills(skills: pd.DataFrame, part: pd.DataFrame) -> pd.DataFrame:
-    """Number of skills that a later task called, per (family, scenario) and seed; 0 where there was none."""
+    """Number of skills that a later task called, per (family, scenario) and seed, mean over its plays; 0 where there was none."""
     keys = ["family", "scenario_id", "seed"]
-    counts = skills[skills["called"] > 0].groupby(keys).size()
-    played = pd.MultiIndex.from_frame(part[keys].drop_duplicates())
-    return counts.reindex(played, fill_value=0).astype(float).unstack("seed").sort_index()
+    tasks = part.groupby(keys)["task_id"]
+    counts = skills[skills["called"] > 0].groupby(keys).size().reindex(tasks.size().index, fill_value=0)
+    return (counts * tasks.nunique() / tasks.size()).unstack("seed").sort_index()
