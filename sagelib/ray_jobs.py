@@ -3,8 +3,8 @@
 Ray only places processes. Everything else goes through files: this checkout (code, .venvs/, data/) and runs/ must be on a file
 system that all machines have at the same path, with locks that hold across machines (NFS 4 has them; NFS 3 needs its lock
 service). `Cluster` looks whether every machine sees the folder and has the same packages, and refuses otherwise; locks it
-cannot check. Ray's workers have a niceness of 15 unless `ray start` had RAY_worker_niceness=0. Nothing is tried twice by itself: a run whose machine is lost is "died", and the same command goes on from
-its last checkpoint.
+cannot check. Nothing is tried twice by itself: a run whose machine is lost is "died", and the same command goes on from
+its last checkpoint. Ray's workers have a niceness of 15 unless `ray start` had RAY_worker_niceness=0 in its environment.
 """
 
 from __future__ import annotations
