@@ -70,6 +70,8 @@ class Cluster:
                 raise RunError(f"no Ray cluster: {error}") from None
             signal.signal(signal.SIGTERM, before)               # Ray puts its own in
         nodes = alive()
+        if not nodes:
+            raise RunError("the Ray cluster has no machine with a core")
         check(nodes)
         self.jobs = jobs or len(nodes)
         self.cpus, self.gpus = share(cores(nodes, "CPU"), self.jobs), share(cores(nodes, "GPU"), self.jobs, least=0)
