@@ -157,11 +157,12 @@ def test_used_skills_of_a_scenario_that_is_played_twice_are_a_mean(records):
     assert orderings.used_skills(skills, part)[0].tolist() == [1.5, 0.0]
 
 
-def test_no_use_at_all_is_undecided_with_its_reason(records):
-    records.add("skills", "SAGE", 0, panel(*range(8)))
-    records.add("skills", "SFT", 0, panel(), skills_called=0)
-    row = table(records, Pair("skills", "SAGE", "SFT", metrics=("solved_when_used",))).iloc[0]
-    assert (row["verdict"], row["reason"]) == ("undecided", "one of the two has no case") and np.isnan(row["difference"])
+def test_without_any_skill_none_is_used_and_success_when_used_is_undecided(records):
+    for label in ("SAGE", "SFT"):
+        records.add("skills", label, 0, panel(*range(8)), skills_called=0)
+    used, solved = table(records, Pair("skills", "SAGE", "SFT", metrics=("used", "solved_when_used"))).to_dict("records")
+    assert (used["ours_better"], used["ours_worse"], used["difference"], used["verdict"]) == (0.0, 0.0, 0.0, "undecided")
+    assert (solved["verdict"], solved["reason"]) == ("undecided", "one of the two has no case") and np.isnan(solved["difference"])
 
 
 def cases(hits, families, seeds=(0,)):
