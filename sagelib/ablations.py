@@ -64,6 +64,8 @@ STUDIES = (
         trained("SAGE, no library", SAGE, skills=False, smoke=True),
         trained("SFT+GRPO, library", GRPO, skills=True),
         trained("SFT+GRPO, no library", GRPO, smoke=True),
+        policy("base", "Base, library", skills=True, smoke=False),
+        policy("base", "Base, no library", smoke=False),
     )),
     Study("15_label_free_chains", "label_free", (
         trained("chains of one scenario", SAGE, smoke=True),
@@ -71,6 +73,7 @@ STUDIES = (
     )),
     Study("16_skill_analysis", "skills", MAIN),
     Study("17_budget_fair", "budget", (
+        trained("GRPO", GRPO | {"init": "base"}),
         trained("SFT+GRPO", GRPO, smoke=True),
         trained("SFT+GRPO, 8 copies", GRPO | {"group_size": 8}),
         trained("SAGE", SAGE, smoke=True),

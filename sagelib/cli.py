@@ -16,10 +16,11 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from sagelib import runs
 from sagelib.ablations import STUDIES
-from sagelib.graph import Scheduler, Step, add_studies, expand, minutes, only
+from sagelib.graph import Local, Scheduler, Step, add_studies, expand, minutes, only
 from sagelib.profiles import PROFILES, START
 from sagelib.rise_graph import RISE, rise_nodes
 from sagelib.runs import ROOT, RunError
@@ -54,8 +55,8 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def reproduce(profile: str = "laptop", seeds: Sequence[int] = (0,), notebook: str | None = None,
-              jobs: int | None = None, force: bool = False) -> tuple[bool, Scheduler]:
-    """Runs what is not done yet; (all done, the scheduler with its records). `force`: again even if done.
+              jobs: int | None = None, force: bool = False, executor: str = "local") -> tuple[bool, Scheduler]:
+    """Runs what is not done yet; (all done, the scheduler with its records). `force`: again even if done; `executor`: local, ray.
 
     Without `notebook` the main job; else only that notebook (or the one whose name begins so) and what it needs, and
     `force` concerns that one only.
@@ -74,8 +75,22 @@ def reproduce(profile: str = "laptop", seeds: Sequence[int] = (0,), notebook: st
         nodes = add_studies(nodes, STUDIES, profile, seeds)
     chosen = set(range(len(nodes))) if notebook is None else only(nodes, notebook)
     forced = {i for i in chosen if notebook in (None, nodes[i].notebook)} if force else set()
-    scheduler = Scheduler(nodes, chosen, jobs or min(4, os.cpu_count() or 1), forced)
+    scheduler = Scheduler(nodes, chosen, EXECUTORS[executor](jobs), forced)
     return scheduler.run(), scheduler
+
+
+def ray_cluster(jobs: int | None) -> Any:
+    """The Ray cluster as a place to run nodes. RunError when ray is not installed, or a machine of the cluster cannot be used."""
+    try:
+        from sagelib.ray_jobs import Cluster
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise RunError("--executor ray needs the extra ray. Fix: .venvs/main/bin/python -m pip install -e '.[ray]'") from None
+    return Cluster(jobs)
+
+
+EXECUTORS = {"local": Local, "ray": ray_cluster}
 
 
 def whole_name(notebook: str | None) -> str | None:
@@ -94,7 +109,8 @@ def is_rise(notebook: str | None) -> bool:
 def command_reproduce(options: argparse.Namespace) -> int:
     """Exit code 0 when all is done, 1 when something is not, 130 when stopped."""
     try:
-        good, scheduler = reproduce(options.profile, options.seeds, options.only, options.jobs, options.force)
+        good, scheduler = reproduce(options.profile, options.seeds, options.only, options.jobs, options.force,
+                                    options.executor)
     except KeyboardInterrupt:
         print("stopped; the same command goes on from here", file=sys.stderr)
         return 130
@@ -225,7 +241,9 @@ def parser() -> argparse.ArgumentParser:
     rep.add_argument("--seeds", type=parse_seeds, default=[0], help="0 or 0,1,2 or 0..2")
     rep.add_argument("--only", metavar="NOTEBOOK",
                      help="this notebook and what it needs; also ablations (10_ablate_reward) and SkillRise (20)")
-    rep.add_argument("--jobs", type=int, help="notebooks at once (default: one per core, at most 4)")
+    rep.add_argument("--jobs", type=int, help="notebooks at once (default: one per core, at most 4; with ray one per machine)")
+    rep.add_argument("--executor", choices=list(EXECUTORS), default="local",
+                     help="where notebooks run: here, or on a Ray cluster whose machines share this folder (extra ray)")
     rep.add_argument("--force", action="store_true", help="run again what is done")
     test = commands.add_parser("test", help="run the tests; what is not listed here is passed on to pytest")
     test.add_argument("-k", metavar="EXPRESSION", help="only tests that match (as pytest's)")

@@ -45,7 +45,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Study:
-    """A notebook that compares cells; no part of the main job, and run even if some of its cells failed (`missing`)."""
+    """A notebook that compares cells; no part of the main job, and run even if some of its cells failed (`missing`).
+
+    One that needs other studies reads their cells' runs, too.
+    """
 
     notebook: str
     name: str
@@ -106,7 +109,7 @@ def add_studies(nodes: Sequence[Node], studies: Sequence[Study], profile: str, s
     nodes = list(nodes)
     made: dict[str, int] = {}
     for study in [s.of(profile) for s in studies]:
-        needs = {made[name] for name in study.needs}
+        needs = {made[name] for name in study.needs}.union(*(nodes[made[name]].needs for name in study.needs))
         for cell in study.cells:
             for seed in seeds:
                 needs |= set(_add_path(nodes, cell, profile, seed)[1:])
@@ -170,11 +173,28 @@ def minutes(seconds: float) -> str:
     return f"{hours}{whole // 60 % 60:0{2 if hours else 1}d}:{whole % 60:02d}"
 
 
-class Scheduler:
-    """Executes the chosen nodes, `jobs` at a time. After run(): `records` by node index, `blocked` with reasons."""
+class Local:
+    """Where nodes are executed: here, each in a process of its own. `ray_jobs.Cluster` is another such place."""
 
-    def __init__(self, nodes: Sequence[Node], chosen: set[int], jobs: int, forced: set[int] = frozenset()) -> None:
-        self.nodes, self.chosen, self.jobs, self.forced = nodes, chosen, max(1, jobs), forced
+    job = staticmethod(Job)
+
+    def __init__(self, jobs: int | None = None) -> None:
+        self.jobs = max(1, jobs or min(4, os.cpu_count() or 1))
+
+    def threads(self, together: int) -> int:
+        """Threads of each of so many jobs that run at once."""
+        return max(1, (os.cpu_count() or 1) // together)
+
+
+class Scheduler:
+    """Executes the chosen nodes, `jobs` at a time (a number: here; or an executor, which says how many and where).
+
+    After run(): `records` by node index, `blocked` with reasons.
+    """
+
+    def __init__(self, nodes: Sequence[Node], chosen: set[int], jobs: int | Any, forced: set[int] = frozenset()) -> None:
+        self.nodes, self.chosen, self.forced = nodes, chosen, forced
+        self.executor = Local(jobs) if isinstance(jobs, int) else jobs
         self.records: dict[int, dict] = {}
         self.blocked: dict[int, str] = {}
         self.running: dict[int, Job] = {}
@@ -192,7 +212,7 @@ class Scheduler:
                 time.sleep(0.1 if self.running or self.waiting else 0)
         finally:
             for job in self.running.values():
-                job.process.terminate()
+                job.terminate()
             for job in self.running.values():
                 job.stop()
         return not self.blocked and all(r["status"] == "done" for r in self.records.values())
@@ -208,8 +228,8 @@ class Scheduler:
             bad = [k for k in needs if k in self.blocked or self.records.get(k, {}).get("status", "done") != "done"]
             if bad and not self.nodes[i].gaps:
                 self._block(i, f"needs {self.nodes[bad[0]].name}, which is not done")
-            elif len(self.running) + len(ready) < self.jobs and all(k in self.records or k in self.blocked for k in needs) \
-                    and time.time() >= self.waiting.get(i, 0):
+            elif len(self.running) + len(ready) < self.executor.jobs and time.time() >= self.waiting.get(i, 0) \
+                    and all(k in self.records or k in self.blocked for k in needs):
                 job = self._prepare(i)
                 ready += [(i, job)] if job else []
         for i, job in ready:
@@ -220,7 +240,7 @@ class Scheduler:
         """Cores over the runs of this notebook that may go on together. What else happens to run must not change the sums of a
         training, nor must a quick notebook halve the cores of the long one that it starts with."""
         alike = sum(self.nodes[i].notebook == notebook for i in self.chosen)
-        return max(1, (os.cpu_count() or 1) // min(self.jobs, alike))
+        return self.executor.threads(min(self.executor.jobs, alike))
 
     def _block(self, i: int, reason: str) -> None:
         self.blocked[i] = reason
@@ -232,8 +252,8 @@ class Scheduler:
         missing = {self.nodes[k].name: reason for k in node.needs if (reason := self._not_done(k))}
         inputs = [Path(self.records[k]["directory"]) for k in node.needs if self.nodes[k].name not in missing]
         try:
-            job = Job(node.notebook, node.parameters | ({"missing": missing} if missing else {}), inputs,
-                      node.timeout_s, force=i in self.forced)
+            job = self.executor.job(node.notebook, node.parameters | ({"missing": missing} if missing else {}), inputs,
+                                    node.timeout_s, force=i in self.forced)
         except RunError as error:
             return self._block(i, str(error))
         if i not in self.forced and runs.fault(job.dir) is None:

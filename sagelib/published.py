@@ -18,6 +18,14 @@ MAIN = {
     "GRPO": (69.2, 51.8, 16.4, 3613),
     "SAGE": (72.0, 60.7, 12.1, 1475),
 }
+# Systems that nothing here plays
+OTHERS = {"LOOP": (71.3, 53.6, None, None), "GPT-4o ReAct": (48.8, 32.1, None, None), "o1 ReAct": (61.9, 41.1, None, None),
+          "Claude 3.5 Sonnet ReAct": (57.1, 41.1, 15.7, None)}
+CHALLENGE = {
+    "Base": (15.3, 7.0, 18.7, None), "SFT": (37.2, 20.9, 16.2, None), "GRPO": (40.7, 26.9, 21.9, 5211),
+    "SAGE": (50.1, 32.4, 17.3, 1807), "LOOP": (45.7, 26.6, None, None), "GPT-4o ReAct": (30.2, 13.0, None, None),
+    "o1 ReAct": (36.7, 19.4, None, None), "Claude 3.5 Sonnet ReAct": (49.2, 28.8, 21.8, None),
+}
 STUDY: dict[str, dict[str, tuple[float, float, float, float]]] = {
     "reward": {"skill-integrated": MAIN["SAGE"], "outcome": (69.8, 55.4, 13.1, 1469), "chain": (67.9, 56.6, 15.7, 1361)},
     "chain_length": {"2": MAIN["SAGE"], "3": (70.6, 54.8, 14.3, 2585)},
@@ -26,12 +34,27 @@ STUDY: dict[str, dict[str, tuple[float, float, float, float]]] = {
     "initialization": {"Base": (40.7, 25.6, 11.9, 2532), "self-distillation": (66.5, 53.6, 13.1, 2321),
                        "RL warm-up": (68.3, 55.3, 16.0, 2556), "SFT": MAIN["SAGE"]},
     "library": {"SFT, library": MAIN["SFT"], "SFT, no library": (54.8, 39.9, 13.5, 1611),
-                "SAGE, library": MAIN["SAGE"], "SAGE, no library": (71.4, 54.8, 16.0, 1937)},
+                "SAGE, library": MAIN["SAGE"], "SAGE, no library": (71.4, 54.8, 16.0, 1937),
+                "Base, library": MAIN["skill library agent, prompt only"], "Base, no library": (34.7, 14.9, 16.4, 3704)},
     "label_free": {"chains of one scenario": MAIN["SAGE"], "chains of similar instructions": (72.8, 62.5, 13.0, 1535)},
-    "budget": {"SFT+GRPO": MAIN["SFT+GRPO"], "SAGE": MAIN["SAGE"]},
+    "budget": {"GRPO": MAIN["GRPO"], "SFT+GRPO": MAIN["SFT+GRPO"], "SAGE": MAIN["SAGE"]},
+    "skills": {"Base": MAIN["skill library agent, prompt only"], "SFT": MAIN["SFT"], "SFT+GRPO": MAIN["SFT+GRPO"],
+               "SAGE": MAIN["SAGE"]},
+    "others": OTHERS | {"SAGE": MAIN["SAGE"]},
 }
+METRICS = ("tgc", "sgc", "steps", "tokens")
+SKILL_METRICS = ("skills", "used", "multi_api", "solved_when_used")
 # Skill library of an evaluation: skills stored, skills used, share of skills with several API calls, solved when used
 SKILLS = {"Base": (439, 101, 82.5, 31.0), "SFT": (336, 205, None, 51.0), "SAGE": (361, 230, 98.6, 72.0)}
+
+
+def figure(study: str, cell: str, metric: str, split: str) -> float | None:
+    """One number of the paper, None where it has none. ``cell``: as in STUDY; of SKILLS what stands before a comma counts."""
+    if metric in SKILL_METRICS:
+        row = SKILLS.get(cell.split(",")[0], ()) if split == "test_normal" else ()
+        return row[SKILL_METRICS.index(metric)] if row else None
+    row = CHALLENGE.get(cell, ()) if split == "test_challenge" else STUDY[study].get(cell, ())
+    return row[METRICS.index(metric)] if row else None
 
 
 def study(name: str) -> pd.DataFrame:

@@ -162,15 +162,23 @@ class Job:
         record = read_json(self.dir / "run.json")
         if record is None or record["status"] == "running":
             how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            record = (record or self.start_record | {"started": now(), "artifacts": {}}) | {
-                "status": "interrupted" if self._stopped else "died", "ended": now(),
-                "reason": "stopped by the user" if self._stopped else f"its runner was {how}: {tail(self.dir)}"}
-            try:
-                write_json(self.dir / "run.json", record)
-            except OSError as error:
-                gone = "its directory was deleted while it ran"
-                reason = f"its record cannot be written: {error.strerror}" if self.dir.is_dir() else gone
-                self._unwritten = record | {"reason": f"{reason} ({self.dir})", "directory": str(self.dir)}
+            self._end("died", f"its runner was {how}: {tail(self.dir)}", record)
+
+    def _end(self, status: str, reason: str, record: dict | None) -> None:
+        """The record says how it ended; `interrupted` when it was asked to stop, whatever the status."""
+        record = (record or self.start_record | {"started": now(), "artifacts": {}}) | {
+            "status": "interrupted" if self._stopped else status, "ended": now(),
+            "reason": "stopped by the user" if self._stopped else reason}
+        try:
+            write_json(self.dir / "run.json", record)
+        except OSError as error:
+            gone = "its directory was deleted while it ran"
+            reason = f"its record cannot be written: {error.strerror}" if self.dir.is_dir() else gone
+            self._unwritten = record | {"reason": f"{reason} ({self.dir})", "directory": str(self.dir)}
+
+    def terminate(self) -> None:
+        """Asks the run to end, and does not wait for it."""
+        self.process.terminate()
 
     def stop(self, patience_s: float = 15.0) -> None:
         """Asks the run to end (status interrupted), insists after a while; nothing of it runs afterwards."""

@@ -29,6 +29,13 @@ def scenario_scores(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
     return scores.unstack("seed").sort_index()
 
 
+def resampled(families: int, seeds: int, draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """How often each draw has each family, and each seed: (draws, families) and (draws, seeds), drawn with replacement."""
+    rng = np.random.default_rng(seed)
+    return (rng.multinomial(families, np.full(families, 1 / families), draws),
+            rng.multinomial(seeds, np.full(seeds, 1 / seeds), draws))
+
+
 def bootstrap(scores: pd.DataFrame, *, draws: int = DRAWS, seed: int = 0) -> tuple[float, float, float]:
     """(mean, low, high): 95% percentile interval, resampling seeds and families with replacement (crossed).
 
@@ -40,9 +47,7 @@ def bootstrap(scores: pd.DataFrame, *, draws: int = DRAWS, seed: int = 0) -> tup
     values_NS = scores.to_numpy(dtype=float)
     family_N = pd.factorize(scores.index.get_level_values(0))[0]
     f, s = family_N.max() + 1, values_NS.shape[1]
-    rng = np.random.default_rng(seed)
-    counts_DF = rng.multinomial(f, np.full(f, 1 / f), draws)
-    counts_DS = rng.multinomial(s, np.full(s, 1 / s), draws)
+    counts_DF, counts_DS = resampled(f, s, draws, seed)
     sums_FS = np.stack([np.bincount(family_N, column, minlength=f) for column in values_NS.T], axis=1)
     sizes_F = np.bincount(family_N, minlength=f)
     means_D = np.einsum("df,fs,ds->d", counts_DF, sums_FS, counts_DS / s) / (counts_DF @ sizes_F)
@@ -56,3 +61,26 @@ def paired_difference(a: pd.DataFrame, b: pd.DataFrame, **options) -> tuple[floa
     if not seeds or index.empty:
         raise ValueError("the two methods share no seed or no scenario; evaluate both on the same panel and seeds")
     return bootstrap(a.loc[index, seeds] - b.loc[index, seeds], **options)
+
+
+def ratio_difference(a: pd.DataFrame, b: pd.DataFrame, *, draws: int = DRAWS, seed: int = 0) -> tuple[float, float, float]:
+    """(difference, low, high) in percent of two pooled shares: sum of hits over sum of cases of ``a``, less that of ``b``.
+
+    Columns family, seed, hit (0 or 1), a row per case, such as a call of a skill. Families and seeds are resampled as in
+    `bootstrap`, the same for both. ValueError when one has no case, or so few that more than a twentieth of the draws have none.
+    """
+    if a.empty or b.empty:
+        raise ValueError("one of the two has no case")
+    families, seeds = sorted({*a["family"], *b["family"]}), sorted({*a["seed"], *b["seed"]})
+    counts_DF, counts_DS = resampled(len(families), len(seeds), draws, seed)
+    shares = []
+    for rows in (a, b):
+        cells = rows.groupby(["family", "seed"])["hit"]
+        hits_FS, cases_FS = (table.unstack("seed").reindex(index=families, columns=seeds).fillna(0).to_numpy(dtype=float)
+                             for table in (cells.sum(), cells.size()))
+        hits_D, cases_D = (np.einsum("df,fs,ds->d", counts_DF, sums, counts_DS) for sums in (hits_FS, cases_FS))
+        if (cases_D == 0).mean() > 0.05:
+            raise ValueError("too few cases for an interval")
+        shares.append((100 * rows["hit"].mean(), 100 * hits_D / np.where(cases_D > 0, cases_D, np.nan)))
+    difference_D = shares[0][1] - shares[1][1]
+    return float(shares[0][0] - shares[1][0]), *(float(np.nanquantile(difference_D, q)) for q in (0.025, 0.975))

@@ -2,15 +2,32 @@
 
 Whatever needs the real engine is skipped, with the reason, where it is not built. Under `./workbench test`, which builds
 it ($SAGELIB_TEST_REQUIRES), a missing part is a failure: green must mean that the engine was tried.
+
+In a run of many tests the smoke notebooks are executed beside the others from the start (`smoke_runs.start`).
 """
 
 import os
 from pathlib import Path
 
 import pytest
+import smoke_runs
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 TEST_WORLD = Path(os.environ.get("SAGELIB_TEST_WORLD") or REPOSITORY / "data" / "smoke")
+
+
+MANY = 100   # tests before it pays to execute notebooks beside them
+
+
+def pytest_collection_finish(session) -> None:
+    """Notebooks that tests will ask for are begun now."""
+    with_runs = [item for item in session.items if {"finished", "studied"} & set(getattr(item, "fixturenames", ()))]
+    if with_runs and len(session.items) - len(with_runs) > MANY and not session.config.option.collectonly:
+        smoke_runs.start()
+
+
+def pytest_sessionfinish() -> None:
+    smoke_runs.stop()
 
 
 def unavailable(reason: str) -> None:

@@ -1,12 +1,30 @@
-"""Finished runs of the smoke profile, for the tests of notebooks."""
+"""Finished runs of the smoke profile, for the tests of notebooks.
+
+    python tests/smoke_runs.py PARENT     # makes all of them, one at a time, until the process PARENT ends
+
+`./workbench test` starts that beside the other tests, which leave a core idle; a test then waits for what is running and
+runs what is not begun itself (runs are locked, so that two schedulers share a graph).
+"""
 import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
 
 from sagelib import cli, runs
+from sagelib.ablations import STUDIES
+from sagelib.graph import Scheduler, add_studies, expand
+from sagelib.kernel import die_with_parent
+from sagelib.rise_graph import rise_nodes
+
+background: subprocess.Popen | None = None
 
 
 def finish(notebook=None):
     """(notebook, method) -> record of each finished run; the notebook and what it needs, None: the main job."""
-    good, scheduler = cli.reproduce("smoke", seeds=[0], notebook=notebook)
+    helped = background is not None and background.poll() is None
+    good, scheduler = cli.reproduce("smoke", seeds=[0], notebook=notebook, jobs=1 if helped else None)
     assert good, scheduler.summary()
     return {(r["notebook"], r["parameters"].get("method")): r for r in scheduler.records.values()}
 
@@ -17,3 +35,46 @@ def directory(record):
 
 def results(record):
     return json.loads((directory(record) / "results.json").read_text())
+
+
+def everything(engine=True):
+    """The nodes of the main job and its studies (if the engine is there), and SkillRise's behind them."""
+    nodes = add_studies(expand(cli.GRAPH, "smoke", [0]), STUDIES, "smoke", [0]) if engine else []
+    first = len(nodes)
+    return nodes + [replace(node, needs=tuple(first + k for k in node.needs)) for node in rise_nodes("smoke", [0])]
+
+
+def start():
+    """Begins to make all runs in a process of lower priority; `stop` ends it."""
+    global background
+    log = runs.runs_root() / "smoke" / "tests.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "w") as file:
+        background = subprocess.Popen([sys.executable, "-P", __file__, str(os.getpid())], stdin=subprocess.DEVNULL, stdout=file,
+                                      stderr=file, env=os.environ | {"PYTHONPATH": str(runs.ROOT)}, cwd=runs.ROOT)
+
+
+def stop():
+    """No run of `start` is under way afterwards."""
+    if background is not None:
+        background.terminate()
+        background.wait()
+
+
+def main():
+    signal.signal(signal.SIGTERM, cli.stop)
+    die_with_parent(signal.SIGTERM, int(sys.argv[1]))
+    os.nice(5)
+    from sagelib.shop_world import ensure
+
+    nodes = everything(engine=(runs.ROOT / "data" / "smoke" / "datasets.json").exists())
+    ensure(nodes[-1].parameters["world"])
+    scheduler = Scheduler(nodes, set(range(len(nodes))), 1)
+    return 0 if scheduler.run() else 1
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

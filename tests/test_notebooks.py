@@ -112,3 +112,13 @@ def test_the_last_table_holds_all_studies(studied):
     assert set(table["study"]) == {s.name for s in STUDIES if s.cells} and results(record)["gaps"] == 0
     paper = table[(table["study"] == "reward") & (table["split"] == "test_normal")].iloc[0]
     assert paper["cell"] == "skill-integrated" and paper["paper_tgc"] == 72.0
+
+
+def test_the_orderings_of_two_families_decide_nothing(studied):
+    [record] = [r for r in studied if r["notebook"] == "91_tables"]
+    table = pd.read_csv(directory(record) / "results" / "table_orderings.csv")
+    assert len(table) == 140 and set(table["verdict"]) == {"undecided", "not run"}
+    gaps = table[table["verdict"] == "not run"]
+    assert gaps["reason"].notna().all() and gaps[["ours_better", "difference", "n_seeds"]].isna().all(axis=None)
+    main = table[(table["study"] == "skills") & (table["metric"] == "tgc")]
+    assert main["ours_better"].between(0, 100).all() and (main["n_families"] == 2).all()

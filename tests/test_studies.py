@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import smoke_runs
 from notebook_maker import FINISH, OPEN, PARAMETERS, make
 from test_evaluate import rows
 
@@ -13,6 +14,7 @@ from sagelib import ablations, cli, figures, published, runs, tables
 from sagelib.ablations import STUDIES
 from sagelib.config import EvalConfig, FiguresConfig, TrainConfig
 from sagelib.graph import Cell, Node, Scheduler, Study, add_studies, expand, node_name, only
+from sagelib.rise_graph import RISE, rise_nodes
 from sagelib.runner import declared
 from sagelib.runs import ROOT, RunError
 
@@ -67,6 +69,14 @@ def test_only_a_study_chooses_its_cells_and_only_a_main_notebook_the_main_runs()
     assert {nodes[i].name for i in only(nodes, "03_train")} == {
         "01_collect", "02_sft 0", *(f"03_train {m} seed {s}" for m in ("sage", "sft_grpo") for s in (0, 1))}
     assert {s.notebook for s in STUDIES} <= {nodes[i].notebook for i in only(nodes, "91_tables")}
+
+
+def test_the_runs_that_the_tests_make_are_those_of_the_three_graphs():
+    nodes, rise = smoke_runs.everything(), {step.notebook for step in RISE}
+    assert {n.notebook for n in nodes} == {s.notebook for s in (*cli.GRAPH, *STUDIES)} | rise
+    for i, node in enumerate(nodes):
+        assert all(k < i and (nodes[k].notebook in rise) == (node.notebook in rise) for k in node.needs)
+    assert [n.needs for n in smoke_runs.everything(engine=False)] == [n.needs for n in rise_nodes("smoke", [0])]
 
 
 def test_a_cell_must_begin_in_the_main_table():
