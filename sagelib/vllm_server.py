@@ -50,13 +50,14 @@ def command(python: Path, model: Path, port: int, context: int, dtype: str) -> l
 def environment(cache_gb: int, threads: int) -> dict[str, str]:
     """The server's variables: nothing of this process's packages, no network, no statistics, the calls that `refresh` needs.
 
-    It may write compiled modules: without them each of its three processes compiles all of vLLM and torch again.
+    It may write compiled modules: without them each of its processes compiles all of vLLM and torch again. It compiles no
+    kernels: that needs a C++ compiler, takes longer than a test, and gained nothing on a CPU.
     """
     drop = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
     return {key: value for key, value in os.environ.items() if key not in drop} | {
         "PYTHONPATH": str(SIDE), "PYTHONNOUSERSITE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_KVCACHE_SPACE": str(cache_gb), "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "OMP_NUM_THREADS": str(threads), "VLLM_HOST_IP": "127.0.0.1"}
+        "VLLM_SERVER_DEV_MODE": "1", "TORCH_COMPILE_DISABLE": "1", "VLLM_CPU_KVCACHE_SPACE": str(cache_gb),
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(threads), "VLLM_HOST_IP": "127.0.0.1"}
 
 
 class Server:
