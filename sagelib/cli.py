@@ -17,11 +17,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sagelib import runs
+from sagelib import rise_worlds, runs
 from sagelib.ablations import STUDIES
 from sagelib.graph import Scheduler, Step, add_studies, expand, minutes, only
 from sagelib.profiles import PROFILES, START
 from sagelib.rise_graph import RISE, rise_nodes
+from sagelib.rise_worlds import KINDS, resolve
 from sagelib.runs import ROOT, RunError
 
 GRAPH = (
@@ -54,8 +55,10 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def reproduce(profile: str = "laptop", seeds: Sequence[int] = (0,), notebook: str | None = None,
-              jobs: int | None = None, force: bool = False) -> tuple[bool, Scheduler]:
+              jobs: int | None = None, force: bool = False, world: str | None = None) -> tuple[bool, Scheduler]:
     """Runs what is not done yet; (all done, the scheduler with its records). `force`: again even if done.
+
+    `world`: of SkillRise's notebooks, a name of `rise_worlds`; None is the profile's shop.
 
     Without `notebook` the main job; else only that notebook (or the one whose name begins so) and what it needs, and
     `force` concerns that one only.
@@ -65,11 +68,11 @@ def reproduce(profile: str = "laptop", seeds: Sequence[int] = (0,), notebook: st
     if START[profile] != "02_sft" and notebook in studies:
         raise RunError(f"{notebook} is of the profiles laptop and smoke; --profile {profile} has: "
                        f"{', '.join(step.notebook for step in steps_of(profile))}")
-    nodes = rise_nodes(profile, seeds) if is_rise(notebook) else expand(steps_of(profile), profile, seeds)
+    nodes = rise_nodes(profile, seeds, world) if is_rise(notebook) else expand(steps_of(profile), profile, seeds)
     if is_rise(notebook):
-        from sagelib.shop_world import ensure  # not standard library
-
-        ensure(nodes[0].parameters["world"])
+        prepared = rise_worlds.find(nodes[0].parameters["world"])
+        prepared.directory()
+        print(f"{prepared.name}: {prepared.about}", flush=True)
     elif notebook is not None and notebook not in {node.notebook for node in nodes}:
         nodes = add_studies(nodes, STUDIES, profile, seeds)
     chosen = set(range(len(nodes))) if notebook is None else only(nodes, notebook)
@@ -87,14 +90,14 @@ def whole_name(notebook: str | None) -> str | None:
 
 
 def is_rise(notebook: str | None) -> bool:
-    """Whether it is one of SkillRise's: they play in the shop and need neither AppWorld nor its world."""
+    """Whether it is one of SkillRise's: they play in a text world and need neither AppWorld nor its world."""
     return whole_name(notebook) in {step.notebook for step in RISE}
 
 
 def command_reproduce(options: argparse.Namespace) -> int:
     """Exit code 0 when all is done, 1 when something is not, 130 when stopped."""
     try:
-        good, scheduler = reproduce(options.profile, options.seeds, options.only, options.jobs, options.force)
+        good, scheduler = reproduce(options.profile, options.seeds, options.only, options.jobs, options.force, options.world)
     except KeyboardInterrupt:
         print("stopped; the same command goes on from here", file=sys.stderr)
         return 130
@@ -220,11 +223,13 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True)
     setup = commands.add_parser("setup", help="build the environments and the world of a profile")
     setup.add_argument("--profile", choices=sorted(PROFILES), default="laptop")
+    setup.add_argument("--world", metavar="WORLD", help=f"a text world of SkillRise in place of AppWorld: {', '.join(KINDS)}")
     rep = commands.add_parser("reproduce", help="run all notebooks that are not done yet")
     rep.add_argument("--profile", choices=list(PROFILES), default="laptop")
     rep.add_argument("--seeds", type=parse_seeds, default=[0], help="0 or 0,1,2 or 0..2")
     rep.add_argument("--only", metavar="NOTEBOOK",
                      help="this notebook and what it needs; also ablations (10_ablate_reward) and SkillRise (20)")
+    rep.add_argument("--world", metavar="WORLD", help=f"of SkillRise's notebooks: {', '.join(KINDS)} (default: shop)")
     rep.add_argument("--jobs", type=int, help="notebooks at once (default: one per core, at most 4)")
     rep.add_argument("--force", action="store_true", help="run again what is done")
     test = commands.add_parser("test", help="run the tests; what is not listed here is passed on to pytest")
@@ -255,6 +260,13 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     options, options.passed_on = parser().parse_known_args(argv)
     if options.passed_on and options.command not in ("test", "lab"):
         parser().error(f"{options.command} has no option {options.passed_on[0]}")
+    if getattr(options, "world", None):
+        try:
+            options.world = resolve(options.world, options.profile)
+        except ValueError as error:
+            parser().error(str(error))
+        if options.command == "reproduce" and not is_rise(options.only):
+            parser().error(f"--world {options.world} is for SkillRise's notebooks: add --only 29 (or 19 to 22)")
     return options
 
 

@@ -4,7 +4,8 @@ The expert searches for the kind of product and opens the brand that the documen
 line it opens one product after the other and reads its features, passing over brands that the document names for another
 property. As the curator it keeps one line ``property: Brand`` for each pair that it has seen.
 
-`Style` says what a player leaves out. Demonstrations hold several styles (see `rise_demos`), so that reinforcement learning has
+`Style` says what a player leaves out; to be careful is to read the features of a product before it is bought, else the first one
+that is listed will do. Demonstrations hold several styles (see `rise_demos`), so that reinforcement learning has
 something to choose from; the expert alone is the ceiling of what carrying a document can bring here.
 """
 
@@ -14,6 +15,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sagelib.rise_worlds import Style
 from sagelib.shop_world import KINDS
 
 LINE = re.compile(r"^- ([a-z ]+): ([A-Z][a-z]+)$", re.MULTILINE)
@@ -30,15 +32,6 @@ class Goal:
     query: str
     wanted: str
     options: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Style:
-    """What a player does. The expert does all three."""
-
-    features: bool = True   # reads the features of a product before it buys; else it buys the first one that is listed
-    document: bool = True   # believes what the document says of brands
-    notes: bool = True      # as the curator writes down pairs; else only general advice
 
 
 def read_goal(instruction: str) -> Goal:
@@ -67,7 +60,7 @@ def next_action(instruction: str, document: str, actions: Sequence[str], pages: 
     if item is None:                                     # a features page
         return "click[< prev]"
     brand, seen = item[1], _features(pages)
-    if style.features and known.get(goal.wanted) != brand:
+    if style.careful and known.get(goal.wanted) != brand:
         if brand not in seen:
             return "click[features]"
         if seen[brand] != goal.wanted:

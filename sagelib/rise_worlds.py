@@ -1,0 +1,94 @@
+"""The text worlds of SkillRise by name, KIND-SIZE: shop-mini, alfworld-smoke. Standard library only (setup reads it, too).
+
+A world is what a module's ``world(name)`` returns, a `TextWorld`. To add one: write that function and add its lines to KINDS and
+to `find`. What is common to all worlds is elsewhere: processes (`text_server`, `text_pool`), manifests (`rise_sequences`), the
+loop (`rise_loop`), the mixture of players (`rise_demos`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Settings = Mapping[str, Mapping[str, Mapping[str, Any]]]   # profile -> section -> what differs from the profile's own numbers
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is known of a kind of world before anything is installed.
+
+    ``environment``: its engine's, below .venvs, built from the list of that name in pyproject.toml. ``tools``: programs that are
+    needed for it, and the Debian packages that have them.
+    """
+
+    sizes: tuple[str, ...]
+    environment: str = "main"
+    tools: Mapping[str, str] = field(default_factory=dict)
+    profiles: Mapping[str, str] = field(default_factory=lambda: {"smoke": "smoke", "laptop": "mini"})   # profile -> size
+
+
+KINDS = {
+    "shop": Kind(("mini", "smoke")),
+    "alfworld": Kind(("mini", "smoke", "official"), environment="alfworld",
+                     tools={"g++": "g++", "make": "make", "cmake": "cmake"}),
+}
+
+
+@dataclass(frozen=True)
+class Style:
+    """What a rule player does. The expert does all three; see each world's expert for what looking is there."""
+
+    careful: bool = True    # looks before it acts
+    document: bool = True   # believes the document
+    notes: bool = True      # as the curator writes down what it saw; else only general advice
+
+
+@dataclass(frozen=True)
+class TextWorld:
+    """All that the notebooks need of a world."""
+
+    name: str
+    directory: Callable[[], Path]                 # where its tasks are, made there if need be
+    cards: Callable[[Path, str], list]            # (directory, split) -> TaskCards; splits: demos, train, dev, test
+    pool: Callable[..., Any]                      # (directory, workers=1) -> TextPool
+    reply_to: Callable[[str, Style], str]         # a rule player's reply to a whole conversation
+    copying_pairs: Callable[[int, int], list[dict[str, str]]]   # (count, seed) -> short exercises, text -> code
+    difficulty: str                               # of rise_sequences.DIFFICULTY
+    order: str                                    # of SequencePlan
+    about: str                                    # what it is played on, and what its scores are not
+    settings: Settings = field(default_factory=dict)
+
+
+def kind_of(name: str) -> str:
+    """"shop" for "shop-mini". ValueError for a name that is none."""
+    kind, _, size = name.partition("-")
+    if size not in (KINDS[kind].sizes if kind in KINDS else ()):
+        known = ", ".join(f"{k}-{s}" for k, kind in KINDS.items() for s in kind.sizes)
+        raise ValueError(f"world = {name!r}: there is no such text world; there are {known}")
+    return kind
+
+
+def of_profile(kind: str, profile: str) -> str:
+    """The world of a kind that a profile plays in: "shop-mini" for ("shop", "laptop"). ValueError where there is none."""
+    if profile not in KINDS[kind].profiles:
+        raise ValueError(f"profile = {profile!r} has no text world; SkillRise has the profiles {', '.join(KINDS[kind].profiles)}")
+    return f"{kind}-{KINDS[kind].profiles[profile]}"
+
+
+def resolve(text: str, profile: str) -> str:
+    """The world that a command line names: a whole name, or a kind for the profile's size of it."""
+    name = of_profile(text, profile) if text in KINDS else text
+    kind_of(name)
+    return name
+
+
+def find(name: str) -> TextWorld:
+    """The world of this name. ValueError for a name that is none."""
+    kind = kind_of(name)
+    if kind == "shop":
+        from sagelib import shop as module
+    else:
+        from sagelib import alfworld as module
+    return module.world(name)
