@@ -50,7 +50,7 @@ def sequences(directory: Path, world: TextWorld, split: str, K: int, *, per_fami
     for family in sorted({card.family for card in cards}):
         members = sorted((card for card in cards if card.family == family), key=lambda card: card.task_id)
         chosen += random.Random(f"{seed} {family}").sample(members, min(per_family or len(members), len(members)))
-    plan = SequencePlan(world=world.name, split=split, K=K, seed=seed, difficulty=world.difficulty, order=world.order, whole=whole)
+    plan = SequencePlan(world=world.name, split=split, K=K, seed=seed, whole=whole, **world.plan)
     return build(chosen, plan)
 
 

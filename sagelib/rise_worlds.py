@@ -55,8 +55,7 @@ class TextWorld:
     pool: Callable[..., Any]                      # (directory, workers=1) -> TextPool
     reply_to: Callable[[str, Style], str]         # a rule player's reply to a whole conversation
     copying_pairs: Callable[[int, int], list[dict[str, str]]]   # (count, seed) -> short exercises, text -> code
-    difficulty: str                               # of rise_sequences.DIFFICULTY
-    order: str                                    # of SequencePlan
+    plan: Mapping[str, Any]                       # of SequencePlan: difficulty, order, distinct
     about: str                                    # what it is played on, and what its scores are not
     settings: Settings = field(default_factory=dict)
 

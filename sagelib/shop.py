@@ -29,6 +29,6 @@ def world(name: str) -> rise_worlds.TextWorld:
     return rise_worlds.TextWorld(
         name=name, directory=partial(shop_world.ensure, name), cards=shop_world.load_cards, pool=ShopPool,
         reply_to=shop_expert.reply_to, copying_pairs=shop_exercises.copying_pairs,
-        difficulty="none", order="random",   # tasks of a family are equally hard
+        plan={"difficulty": "none", "order": "random"},   # tasks of a family are equally hard
         about="Stores generated here under WebShop's rules; scores are not WebShop scores.",
     )
