@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -75,9 +73,3 @@ def game_data(house: dict[str, Any], task: dict[str, Any]) -> dict[str, Any]:
     domain, grammar = domain_and_grammar()
     return {"pddl_domain": domain, "grammar": grammar.replace("UNKNOWN GOAL", task["text"]),
             "pddl_problem": problem(house, task), "solvable": True, "walkthrough": task.get("walkthrough")}
-
-
-def fingerprint(game: dict[str, Any]) -> str:
-    """16 hex digits of all that makes a game this game: rules, wording, start state and goal (as `rise_sequences.fingerprint`)."""
-    parts = [game["pddl_domain"], game["grammar"], game["pddl_problem"]]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]

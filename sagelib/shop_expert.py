@@ -15,6 +15,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sagelib.rise_talk import read_talk
 from sagelib.rise_worlds import Style
 from sagelib.shop_world import KINDS
 
@@ -100,15 +101,9 @@ def revised_document(document: str, pages: Sequence[str], style: Style = Style()
 
 # ---- as replies to what a policy reads
 
-def reply_to(talk: str, style: Style = Style()) -> str:
-    """The reply to a whole conversation, decoded with its special tokens (see `rise_prompts` for its parts)."""
-    document = (re.findall(r"Document:\n(.*?)\n\nTask: ", talk, re.DOTALL) or [""])[0]
-    instruction = re.search(r"Task: (.*)", talk)[1]
-    history = re.findall(r"Action: ([^\n]*)\nObservation: (.*?)(?=\nAction: |\n\nOutcome: |<\|im_end\|>)", talk, re.DOTALL)
-    actions, pages = [action for action, _ in history], [page for _, page in history]
-    if "\nWrite the skill." in talk:
-        return f"I note what holds here.\n<skill>\n{revised_document(document, pages, style)}\n</skill>"
-    said = talk.partition("<|im_start|>assistant")[2]
-    actions += re.findall(r"<action>(.*?)</action>", said)
-    pages += re.findall(r"<\|im_start\|>user\n(.*?)<\|im_end\|>", said, re.DOTALL)
-    return f"<action>{next_action(instruction, document, actions, pages, style)}</action>"
+def reply_to(text: str, style: Style = Style()) -> str:
+    """The reply to a whole conversation, decoded with its special tokens."""
+    talk = read_talk(text)
+    if talk.writing:
+        return f"I note what holds here.\n<skill>\n{revised_document(talk.document, talk.pages, style)}\n</skill>"
+    return f"<action>{next_action(talk.instruction, talk.document, talk.actions, talk.pages, style)}</action>"
