@@ -20,12 +20,13 @@ class Kind:
     """What is known of a kind of world before anything is installed.
 
     ``environment``: its engine's, below .venvs, built from the list of that name in pyproject.toml. ``tools``: programs that are
-    needed for it, and the Debian packages that have them.
+    needed to build it, and the Debian packages that have them. ``java``: the oldest Java that it runs on, 0 for none.
     """
 
     sizes: tuple[str, ...]
     environment: str = "main"
     tools: Mapping[str, str] = field(default_factory=dict)
+    java: int = 0
     profiles: Mapping[str, str] = field(default_factory=lambda: {"smoke": "smoke", "laptop": "mini"})   # profile -> size
 
 
@@ -33,6 +34,7 @@ KINDS = {
     "shop": Kind(("mini", "smoke")),
     "alfworld": Kind(("mini", "smoke", "official"), environment="alfworld",
                      tools={"g++": "g++", "make": "make", "cmake": "cmake"}),
+    "scienceworld": Kind(("mini", "smoke"), environment="scienceworld", java=11),   # what it is asked of Java came with 11
 }
 
 
@@ -88,6 +90,8 @@ def find(name: str) -> TextWorld:
     kind = kind_of(name)
     if kind == "shop":
         from sagelib import shop as module
+    elif kind == "scienceworld":
+        from sagelib import scienceworld as module
     else:
         from sagelib import alfworld as module
     return module.world(name)

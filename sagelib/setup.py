@@ -21,17 +21,18 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+from sagelib import java
 from sagelib.profiles import PROFILE_WORLD, WORLDS
 from sagelib.rise_worlds import KINDS, kind_of
 from sagelib.runs import code_hash, sources
 
 ROOT = Path(__file__).resolve().parent.parent
 VENVS = ROOT / ".venvs"
-NEEDED_GB = {"main": 8.0, "appworld": 0.6, "world": 0.5, "smollm": 0.9, "alfworld": 1.5}
+NEEDED_GB = {"main": 8.0, "appworld": 0.6, "world": 0.5, "smollm": 0.9, "alfworld": 1.5, "scienceworld": 0.2}
 PIP = ["-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--progress-bar", "off"]
 USAGE = """usage: ./workbench COMMAND [options]        (--help after a command lists its options)
 
-  setup        build the two environments and the world (everything else does this first, too)   [--world alfworld]
+  setup        build the two environments and the world (everything else does this first, too)   [--world WORLD]
   reproduce    run all notebooks: collect, SFT, training, evaluation, figures   [--profile laptop] [--seeds 0]
   test         run the tests   [-k EXPRESSION] [--fast]
   runs         list the recorded runs
@@ -295,7 +296,10 @@ def build_engine(name: str) -> None:
 
 def build_text_world(name: str) -> None:
     """The environment and the tasks of a text world are there."""
-    environment = KINDS[kind_of(name)].environment
+    kind = KINDS[kind_of(name)]
+    environment = kind.environment
+    if kind.java and (why := java.missing(kind.java)):
+        raise Problem(f"{name} cannot be set up: {why}")
     if environment != "main":
         build_engine(environment)
     say(f"world {name}", "its tasks")

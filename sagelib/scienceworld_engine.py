@@ -22,7 +22,6 @@ from py4j.protocol import Py4JError
 
 from sagelib import java
 
-OLDEST_JAVA = 11
 HEAP_MB = 768        # of one Java process; a game takes 6 to 12 MB
 MOST_GAMES = 48      # open at once in it
 EASY = "easy"        # all of the package's simplifications that the task allows: teleport, open doors, self-watering pots

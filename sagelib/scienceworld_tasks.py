@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sagelib.science_engine import Engine, Game, fingerprint, jar
-from sagelib.science_expert import read_goal
+from sagelib.scienceworld_engine import Engine, Game, fingerprint, jar
+from sagelib.scienceworld_expert import read_goal
 
 FRICTION, CONDUCTIVITY = "inclined-plane-friction-named-surfaces", "test-conductivity"
 VARIATIONS, BLOCKS = 1386, 3  # of friction: of each ordered pair of surfaces three, which differ in the block that slides down

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sagelib.rise_talk import read_talk
 from sagelib.rise_worlds import Style
 
 HEAD, GENERAL = "Known here:", "Read the task well before you answer."
@@ -136,7 +137,7 @@ def _experiment(goal: Conductivity, shown: Sequence[str]) -> list[str]:
         return plan
     wires, light = re.findall(r"(\w+ wire)", room)[:3], re.search(r"(\w+ light bulb|electric motor|buzzer)", room)
     if len(wires) < 3 or light is None:
-        return [*goal.plan(goal.guess())[:-1], goal.plan(goal.guess())[-1]]
+        return [*plan, goal.plan(goal.guess())[-1]]
     a, b, c = wires
     plan += [f"connect battery anode to {a} terminal 1", f"connect battery cathode to {b} terminal 1",
              f"connect {a} terminal 2 to cathode in {light[1]}", f"connect {c} terminal 2 to anode in {light[1]}",
@@ -173,16 +174,10 @@ def revised_document(instruction: str, document: str, actions: Sequence[str], su
 
 # ---- as replies to what a policy reads
 
-def reply_to(talk: str, style: Style = Style()) -> str:
-    """The reply to a whole conversation, decoded with its special tokens (see `rise_prompts` for its parts)."""
-    document = (re.findall(r"Document:\n(.*?)\n\nTask: ", talk, re.DOTALL) or [""])[0]
-    instruction = re.search(r"Task: (.*)", talk)[1]
-    history = re.findall(r"Action: ([^\n]*)\nObservation: (.*?)(?=\nAction: |\n\nOutcome: |<\|im_end\|>)", talk, re.DOTALL)
-    actions, shown = [action for action, _ in history], [text for _, text in history]
-    if "\nWrite the skill." in talk:
-        written = revised_document(instruction, document, actions, "Outcome: SUCCESS" in talk, style)
+def reply_to(text: str, style: Style = Style()) -> str:
+    """The reply to a whole conversation, decoded with its special tokens."""
+    talk = read_talk(text)
+    if talk.writing:
+        written = revised_document(talk.instruction, talk.document, talk.actions, "\nOutcome: SUCCESS" in text, style)
         return f"I note what holds here.\n<skill>\n{written}\n</skill>"
-    said = talk.partition("<|im_start|>assistant")[2]
-    actions += re.findall(r"<action>(.*?)</action>", said)
-    shown += re.findall(r"<\|im_start\|>user\n(.*?)<\|im_end\|>", said, re.DOTALL)
-    return f"<action>{next_action(instruction, document, actions, shown, style)}</action>"
+    return f"<action>{next_action(talk.instruction, talk.document, talk.actions, talk.pages, style)}</action>"

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sagelib.science_engine import Engine, EngineDied, Game, fingerprint
+from sagelib.scienceworld_engine import Engine, EngineDied, Game, fingerprint
 from sagelib.text_server import TextServer
 
 ITEM = re.compile(r"^\t(?:an? |the )?(.*?)\.?\s*$")
