@@ -3,9 +3,10 @@
 The wrapper asks for all valid actions at every step (15 to 170 ms); here a step is the step itself, the score and whether it is over.
 
 The simulator draws from one global random generator that nobody seeds, so that bees and plants of the same task differ from
-play to play. Here it is seeded before a task is loaded and before each step, by the task and the number of the step alone: equal
-actions in equal tasks see equal texts, in whatever process and beside whatever other games. The generator and the simulator's
-other global state are also why all calls come from one thread.
+play to play. Here it is seeded before a task is loaded and before each step, by the task and the number of the step alone. And it
+lists what a room holds in the order of a hash set, that is of Java's identity hashes, which depend on all games before: they are
+made equal, so that a set keeps the order in which things came. So equal actions in equal tasks see equal texts, in whatever process
+and beside whatever other games. All calls come from one thread: the simulator has more global state than that.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import hashlib
 import importlib.util
 import logging
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,8 @@ from sagelib import java
 
 HEAP_MB = 768        # of one Java process; a game takes 6 to 12 MB
 MOST_GAMES = 48      # open at once in it
+OPTIONS = ("-Xss2m", "-XX:+UseSerialGC", "-XX:ActiveProcessorCount=1", "-XX:+ExitOnOutOfMemoryError",
+           "-XX:+IgnoreUnrecognizedVMOptions", "-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2")   # 2: equal for all objects
 EASY = "easy"        # all of the package's simplifications that the task allows: teleport, open doors, self-watering pots
 
 
@@ -43,7 +47,7 @@ class Engine:
     """A Java process that ends with this one: it reads a pipe that only this process holds open."""
 
     def __init__(self, heap_mb: int = HEAP_MB) -> None:
-        options = [f"-Xmx{heap_mb}m", "-Xss2m", "-XX:+UseSerialGC", "-XX:ActiveProcessorCount=1", "-XX:+ExitOnOutOfMemoryError"]
+        options = [f"-Xmx{heap_mb}m", *OPTIONS]
         port, token, self.process = launch_gateway(classpath=str(jar()), javaopts=options, java_path=java.find(), die_on_exit=True,
                                                    cwd=str(jar().parent), enable_auth=True, return_proc=True)
         self.gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token), java_process=self.process)
@@ -66,6 +70,11 @@ class Engine:
         """The next game loads its task into this one: a new one each time would only fill the memory."""
         self.open_games -= 1
         self._free.append(simulator)
+
+    def instructions(self, task: str, variations: Iterable[int]) -> list[str]:
+        """What these variations ask for, without making their worlds: milliseconds each. Names in brackets may be swapped."""
+        maker = self.gateway.jvm.scienceworld.tasks.TaskMaker1().getTask(task).get()
+        return [" ".join(maker.setupGoals(variation).description().split()) for variation in variations]
 
     def seed(self, *parts: Any) -> None:
         """The simulator's random numbers from here on depend on these alone."""
@@ -132,4 +141,4 @@ class Game:
 
 def fingerprint(task: str, variation: int, instruction: str, start: str) -> str:
     """16 hex digits of what makes it this task: its place in the package's list, the goal, and what is to be seen at first."""
-    return hashlib.sha256(repr((task, variation, instruction, start)).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr((task, variation, instruction, sorted(start.splitlines()))).encode()).hexdigest()[:16]

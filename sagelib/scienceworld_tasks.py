@@ -33,12 +33,11 @@ LEAST = 6                     # tasks of a family: two sequences of three
 
 
 def friction_families(engine: Engine) -> Iterator[list[int]]:
-    """The variations of each pair of surfaces, in both orders; every third one is asked for its pair (30 s)."""
+    """The variations of each pair of surfaces, in both orders."""
     found: dict[tuple[str, ...], list[int]] = {}
-    for first in range(0, VARIATIONS, BLOCKS):
-        game = Game(engine, FRICTION, first)
-        found.setdefault(tuple(sorted(read_goal(game.instruction).surfaces)), []).extend(range(first, first + BLOCKS))
-        game.close()
+    firsts = range(0, VARIATIONS, BLOCKS)
+    for first, instruction in zip(firsts, engine.instructions(FRICTION, firsts), strict=True):
+        found.setdefault(tuple(sorted(read_goal(instruction).surfaces)), []).extend(range(first, first + BLOCKS))
     yield from found.values()
 
 
