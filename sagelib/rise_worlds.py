@@ -77,8 +77,15 @@ def of_profile(kind: str, profile: str) -> str:
 
 
 def resolve(text: str, profile: str) -> str:
-    """The world that a command line names: a whole name, or a kind for the profile's size of it."""
+    """The world that a command line names: a whole name, or a kind for the profile's size of it.
+
+    "alfworld" is the official games where they are, but for the smoke profile.
+    """
     name = of_profile(text, profile) if text in KINDS else text
+    if text == "alfworld" and profile != "smoke":
+        from sagelib import alfworld_official
+
+        name = "alfworld-official" if alfworld_official.root() else name
     kind_of(name)
     return name
 
