@@ -37,7 +37,7 @@ def python() -> Path:
     """The interpreter of the engine's environment. AlfworldMissing when it is not built."""
     place = Path(os.environ.get("SAGELIB_ALFWORLD_PYTHON") or ROOT / ".venvs" / "alfworld" / "bin" / "python")
     if not place.exists():
-        raise AlfworldMissing(f"ALFWorld's environment is not built ({place} is missing). Fix: ./workbench setup --world alfworld")
+        raise AlfworldMissing(f"ALFWorld's environment is not built (no {place}). Fix: ./workbench setup --world alfworld")
     return place
 
 

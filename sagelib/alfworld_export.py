@@ -1,8 +1,8 @@
-"""Writes generated games as ALFWorld's own folders, for other code that plays them (its AlfredTWEnv, say). Runs in .venvs/alfworld.
+"""Writes generated games as ALFWorld's own folders, for other code that plays them (its AlfredTWEnv). Runs in .venvs/alfworld.
 
     python -m sagelib.alfworld_export data/alfworld-mini OUT
 
-makes OUT/json_2.1.1/<split>/<type>-<object>-None-<target>-<scene>/trial_<family>_<n>/{traj_data.json,initial_state.pddl,game.tw-pddl},
+makes traj_data.json, initial_state.pddl and game.tw-pddl in OUT/json_2.1.1/<split>/<type>-<object>-None-<target>-<scene>/trial_*,
 with "demos" and "train" in train, "dev" in valid_seen, "test" in valid_unseen.
 """
 

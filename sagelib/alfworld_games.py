@@ -1,9 +1,9 @@
 """Makes a generated ALFWorld: houses, tasks, and each task won once in the engine. Runs in .venvs/alfworld.
 
-    python -m sagelib.alfworld_games OUT '{"name": ..., "seed": 7, "version": 1, "plan": {"demos": [houses, tasks of each], ...}}'
+    python -m sagelib.alfworld_games OUT '{"name": ..., "seed": 7, "version": 1, "plan": {"demos": [houses, tasks], ...}}' JOBS
 
-The splits have different floor plans: "test" those of the package's own test split, the others disjoint parts of the rest. A task is
-written only after a script with full knowledge (`script`) has won it: each command accepted, nothing won before the last.
+The splits have different floor plans: "test" those of the package's own test split, the others disjoint parts of the rest. A task
+is written only after a script with full knowledge (`script`) has won it: each command accepted, nothing won before the last.
 """
 
 from __future__ import annotations

@@ -45,6 +45,9 @@ class Style:
     notes: bool = True      # as the curator writes down what it saw; else only general advice
 
 
+EXPERT = Style()
+
+
 @dataclass(frozen=True)
 class TextWorld:
     """All that the notebooks need of a world."""

@@ -39,7 +39,7 @@ class TextTask:
 
 @dataclass(eq=False)
 class TextVisit:
-    """One attempt, in the ``life``-th process of a worker; ``failure``: why it is an environment failure, empty when it is none."""
+    """One attempt, in the ``life``-th process of a worker. ``failure``: why it is an environment failure, "" when it is none."""
 
     task: TextTask
     worker: int

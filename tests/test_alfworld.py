@@ -109,7 +109,8 @@ def test_a_walkthrough_wins_and_less_does_not(built, pool):
         result, idle = pool.step([(first, command), (second, "fly to the moon")])
         assert (result.status, idle.output) == ("ok", "Nothing happens.")
     assert result.done and not idle.done
-    assert [(o.fraction, o.success, o.status) for o in pool.judge([first, second])] == [(1.0, True, "judged"), (0.0, False, "judged")]
+    assert [(o.fraction, o.success, o.status) for o in pool.judge([first, second])] == [
+        (1.0, True, "judged"), (0.0, False, "judged")]
     pool.step([(first, "inventory")])                                        # it is over: nothing is undone by going on
     assert pool.judge([first])[0].success
     pool.close([first, second])

@@ -25,7 +25,7 @@ def action(goal, *steps, document="", **style):
 
 @pytest.mark.parametrize("text, goal", [
     ("put a mug in cabinet", ("pick", "mug", "cabinet")), ("put some mug on shelf.", ("pick", "mug", "shelf")),
-    ("put a clean pan in countertop", ("clean", "pan", "countertop")), ("clean some pan and put it in bed", ("clean", "pan", "bed")),
+    ("put a clean pan in desk", ("clean", "pan", "desk")), ("clean some pan and put it in bed", ("clean", "pan", "bed")),
     ("put a hot egg in fridge", ("heat", "egg", "fridge")), ("heat some egg and put it in fridge", ("heat", "egg", "fridge")),
     ("put a cool egg in sinkbasin", ("cool", "egg", "sinkbasin")), ("cool some egg and put it in desk", ("cool", "egg", "desk")),
     ("put two pen in drawer", ("two", "pen", "drawer")), ("find two pen and put them in drawer", ("two", "pen", "drawer")),
@@ -44,7 +44,7 @@ def test_the_short_view():
     assert short("You are in the middle of a room. Looking quickly around you, you see a bed 1, and a desk 1.") == (
         "You see a bed 1, and a desk 1.")
     assert short("You arrive at desk 1. On the desk 1, you see nothing.") == "On the desk 1, you see nothing."
-    assert short("You open the safe 1. The safe 1 is open. In it, you see a cd 1.") == "The safe 1 is open. In it, you see a cd 1."
+    assert short("You open the box 1. The box 1 is open. In it, you see a cd 1.") == "The box 1 is open. In it, you see a cd 1."
     for same in ("You pick up the mug 1 from the desk 1.", "Nothing happens.", "You clean the mug 1 using the sinkbasin 1."):
         assert short(same) == same
     assert things(ROOM) == ["cabinet 2", "cabinet 1", "countertop 1", "fridge 1", "microwave 1", "sinkbasin 1"]
@@ -102,8 +102,9 @@ def test_the_document_saves_looking():
 def test_without_care_closed_places_are_left_for_last():
     goal = "put a mug in cabinet"
     assert action(goal, CLOSED, careful=False) == "go to cabinet 1"
-    rest = [CLOSED, ("go to cabinet 1", "The cabinet 1 is closed."), ("go to countertop 1", "On the countertop 1, you see nothing."),
-            ("go to fridge 1", "The fridge 1 is closed."), ("go to microwave 1", "The microwave 1 is closed."),
+    rest = [CLOSED, ("go to cabinet 1", "The cabinet 1 is closed."),
+            ("go to countertop 1", "On the countertop 1, you see nothing."), ("go to fridge 1", "The fridge 1 is closed."),
+            ("go to microwave 1", "The microwave 1 is closed."),
             ("go to sinkbasin 1", "On the sinkbasin 1, you see nothing.")]
     assert action(goal, *rest, careful=False) == "go to cabinet 2"
     assert action(goal, *rest, ("go to cabinet 2", "The cabinet 2 is closed."), careful=False) == "open cabinet 2"
