@@ -9,7 +9,7 @@ from sagelib.alfworld_expert import HEAD, NOTHING
 PAIRS = ("note", "nothing", "document", "next", "take", "move")
 KINDS = ("apple", "mug", "plate", "bowl", "pan", "pot", "egg", "bread", "tomato", "potato", "knife", "fork", "spoon", "book",
          "spatula", "pen", "pencil", "laptop", "pillow", "watch", "vase", "statue", "candle", "cloth", "soapbar", "soapbottle",
-         "box", "spraybottle", "toiletpaper", "handtowel", "cellphone", "creditcard", "keychain", "remotecontrol", "newspaper", "cd")
+         "box", "spraybottle", "toiletpaper", "handtowel", "cellphone", "creditcard", "keychain", "remotecontrol", "cd")
 PLACES = ("cabinet", "countertop", "drawer", "shelf", "sidetable", "diningtable", "coffeetable", "desk", "dresser", "bed", "sofa",
           "armchair", "fridge", "microwave", "sinkbasin", "garbagecan", "toilet", "cart", "safe", "ottoman")
 ON = ("On the {place}, you see {list}.", "The {place} is open. In it, you see {list}.")
