@@ -3,8 +3,8 @@
     .venvs/main/bin/python benchmarks/text_world_cost.py alfworld-smoke [--tasks 40] [--turns 50] [--out FILE.csv]
 
 reset: opening a task for the first time, and again. step: of the expert's and of the random player's actions. solved: within
-TURNS actions without a document. The random player takes the expert's first action, then any that the world offers. Tasks are spread
-over the test split. CPU times of one server process, so that other work on the machine counts little; wall times count all.
+TURNS actions without a document. The random player takes the expert's first action, then any that the world offers. Tasks are
+spread over the test split. CPU times are of the one server process: other work on the machine counts little.
 """
 
 from __future__ import annotations

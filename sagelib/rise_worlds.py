@@ -79,6 +79,12 @@ def of_profile(kind: str, profile: str) -> str:
     return f"{kind}-{KINDS[kind].profiles[profile]}"
 
 
+def suffix(name: str) -> str:
+    """What the names of a world's tables end in: nothing for the shop, whose tables were there first."""
+    kind = kind_of(name)
+    return "" if kind == "shop" else f"_{kind}"
+
+
 def resolve(text: str, profile: str) -> str:
     """The world that a command line names: a whole name, or a kind for the profile's size of it.
 
