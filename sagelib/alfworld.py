@@ -14,19 +14,34 @@ import shutil
 import subprocess
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sagelib import alfworld_exercises, alfworld_expert, alfworld_official, rise_worlds
 from sagelib.rise_sequences import TaskCard
-from sagelib.runs import ROOT, read_json
+from sagelib.runs import ROOT, code_hash, read_json
 from sagelib.text_pool import TextPool
 
-VERSION = 1   # of what `alfworld_games` writes; another number makes `ensure` build again
+if TYPE_CHECKING:   # never imported here; named so that a run's id covers what runs at the other end (see `runs.sources`)
+    from sagelib import alfworld_server  # noqa: F401
+
+MAKERS = ("alfworld_games", "alfworld_houses", "alfworld_problem")   # the code that decides the games
+SEED = 10   # with it the few games of alfworld-smoke are of all kinds
 # split -> (houses, tasks of each)
 PLANS = {"mini": {"demos": (32, 9), "train": (20, 12), "dev": (4, 6), "test": (16, 12)},
          "smoke": {"demos": (4, 3), "train": (4, 3), "dev": (2, 3), "test": (4, 3)}}
 GENERATED = ("Houses generated here with ALFWorld's own domain, grammar and floor plans, in its real engine; "
              "scores are not ALFWorld scores.")
+
+
+# What differs from the shop's numbers. A row of a trial holds a list of up to 20 places, and up to 14 turns of 30 tokens.
+LOOP: dict[str, Any] = {"max_turns": 14, "max_context": 1100, "reply_tokens": 32, "writer_tokens": 180, "document_tokens": 140,
+                        "trajectory_tokens": 650}
+SETTINGS = {
+    "laptop": {"rise_sft": LOOP, "rise_train": LOOP, "rise_evaluate": LOOP},
+    # the smoke profile's tokenizer knows 400 words: the same texts are longer in it
+    "smoke": {"rise_sft": {"max_turns": 14, "max_context": 2000, "reply_tokens": 64, "writer_tokens": 480, "document_tokens": 440,
+                           "trajectory_tokens": 1200}},
+}
 
 
 class AlfworldMissing(FileNotFoundError):
@@ -37,7 +52,7 @@ def python() -> Path:
     """The interpreter of the engine's environment. AlfworldMissing when it is not built."""
     place = Path(os.environ.get("SAGELIB_ALFWORLD_PYTHON") or ROOT / ".venvs" / "alfworld" / "bin" / "python")
     if not place.exists():
-        raise AlfworldMissing(f"ALFWorld's environment is not built ({place} is missing). Fix: ./workbench setup --world alfworld")
+        raise AlfworldMissing(f"ALFWorld's environment is not built (no {place}). Fix: ./workbench setup --world alfworld")
     return place
 
 
@@ -58,9 +73,14 @@ class AlfworldPool(TextPool):
         super().__init__([str(python()), "-m", "sagelib.alfworld_server", str(directory)], workers, environment())
 
 
-def build(directory: Path, name: str, plan: dict[str, Any], seed: int = 7) -> None:
+def version() -> str:
+    """What the games of a directory were made by; another one makes `ensure` build again."""
+    return "-".join(code_hash(ROOT / "sagelib" / f"{name}.py")[:8] for name in MAKERS)
+
+
+def build(directory: Path, name: str, plan: dict[str, Any], seed: int = SEED) -> None:
     """Makes the games in a directory. RuntimeError with the end of the generator's words when it fails."""
-    asked = json.dumps({"name": name, "seed": seed, "version": VERSION, "plan": plan})
+    asked = json.dumps({"name": name, "seed": seed, "version": version(), "plan": plan})
     command = [str(python()), "-m", "sagelib.alfworld_games", str(directory), asked, str(os.cpu_count() or 1)]
     done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True)
     if done.returncode:
@@ -68,11 +88,11 @@ def build(directory: Path, name: str, plan: dict[str, Any], seed: int = 7) -> No
 
 
 def ensure(name: str) -> Path:
-    """data/<name>, made if it is not there or of another version (mini takes minutes)."""
+    """data/<name>, made if it is not there or was made by other code (mini takes minutes)."""
     directory, size = ROOT / "data" / name, name.removeprefix("alfworld-")
     if size == "official":
         return alfworld_official.index(directory)
-    if (read_json(directory / "world.json") or {}).get("version") != VERSION:
+    if (read_json(directory / "world.json") or {}).get("version") != version():
         python()   # says what is missing before anything is removed
         fresh = directory.with_name(f".{name}.{os.getpid()}")
         try:
@@ -99,11 +119,3 @@ def world(name: str) -> rise_worlds.TextWorld:
         plan={"difficulty": "plan_length", "order": "strata", "distinct": "object"},
         about=alfworld_official.ABOUT if name == "alfworld-official" else GENERATED, settings=SETTINGS,
     )
-
-
-LOOP: dict[str, Any] = {"max_turns": 14, "max_context": 1000, "reply_tokens": 32, "writer_tokens": 140, "document_tokens": 110,
-                        "trajectory_tokens": 600}
-SETTINGS = {
-    "laptop": {"rise_sft": LOOP, "rise_train": LOOP, "rise_evaluate": LOOP},
-    "smoke": {},
-}

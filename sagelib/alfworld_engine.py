@@ -1,9 +1,9 @@
 """ALFWorld's text engine (TextWorld's PddlEnv on Fast Downward), with its pure functions computed once. Runs in .venvs/alfworld.
 
-What is remembered, each a function of what it is remembered by: the translation of a PDDL problem, the parse of a grammar rule, the
-parse of a condition, and, per game, the introduction and the command of each operator (it names objects and what stands where,
-which no action changes). Texts, commands and scores stay the engine's: `tests/test_alfworld.py` compares whole transcripts with the
-engine as it was installed.
+What is remembered, each a function of what it is remembered by: the translation of a PDDL problem, the parse of a grammar rule,
+the parse of a condition, and, per game, the introduction and the command of each operator (it names objects and what stands
+where, which no action changes). Texts, commands and scores stay the engine's: `tests/test_alfworld.py` compares whole transcripts
+with the engine as it was installed.
 
 The engine keeps its state in a shared library, a copy for each visit: an `Engines` lends them out and takes them back.
 """
@@ -32,7 +32,8 @@ def remember() -> None:
     # The second translation of each problem is for the planner alone, which is not used here.
     fast_downward.pddl2sas = lambda domain, problem, verbose=False, optimize=False: _keep_argv(translate, domain, problem)
     parse = functools.lru_cache(4096)(lambda text, rule_name: textgen._PARSER.parse(text, rule_name=rule_name))
-    textgen._parse_and_convert = lambda text, rule_name=None, **_: textgen._Converter().walk(parse(text, rule_name))   # fresh symbols
+    convert = textgen._Converter   # of a tree that was parsed before: the symbols are fresh each time
+    textgen._parse_and_convert = lambda text, rule_name=None, **_: convert().walk(parse(text, rule_name))
     textgen.Rule.parse_conjunctive_query = functools.lru_cache(4096)(textgen.Rule.parse_conjunctive_query)
 
 

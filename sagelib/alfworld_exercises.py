@@ -7,9 +7,9 @@ import random
 from sagelib.alfworld_expert import HEAD, NOTHING
 
 PAIRS = ("note", "nothing", "document", "next", "take", "move")
-KINDS = ("apple", "mug", "plate", "bowl", "pan", "pot", "egg", "bread", "tomato", "potato", "knife", "fork", "spoon", "spatula",
-         "book", "pen", "pencil", "laptop", "pillow", "watch", "vase", "statue", "candle", "cloth", "soapbar", "soapbottle",
-         "spraybottle", "toiletpaper", "handtowel", "cellphone", "creditcard", "keychain", "remotecontrol", "newspaper", "box", "cd")
+KINDS = ("apple", "mug", "plate", "bowl", "pan", "pot", "egg", "bread", "tomato", "potato", "knife", "fork", "spoon", "book",
+         "spatula", "pen", "pencil", "laptop", "pillow", "watch", "vase", "statue", "candle", "cloth", "soapbar", "soapbottle",
+         "box", "spraybottle", "toiletpaper", "handtowel", "cellphone", "creditcard", "keychain", "remotecontrol", "cd")
 PLACES = ("cabinet", "countertop", "drawer", "shelf", "sidetable", "diningtable", "coffeetable", "desk", "dresser", "bed", "sofa",
           "armchair", "fridge", "microwave", "sinkbasin", "garbagecan", "toilet", "cart", "safe", "ottoman")
 ON = ("On the {place}, you see {list}.", "The {place} is open. In it, you see {list}.")
@@ -18,8 +18,8 @@ ON = ("On the {place}, you see {list}.", "The {place} is open. In it, you see {l
 def copying_pairs(count: int, seed: int) -> list[dict[str, str]]:
     """Exercises (text -> code), for `sft.encode_pair`.
 
-    note, nothing: what is seen becomes a line of the document. document: where the wanted kind is kept. next: the place after this
-    one in the room's list. take, move: the names of what is held, and of where.
+    note, nothing: what is seen becomes a line of the document. document: where the wanted kind is kept. next: the place after
+    this one in the room's list. take, move: the names of what is held, and of where.
     """
     rng, found = random.Random(seed), []
     for i in range(count):

@@ -1,9 +1,9 @@
 """Rule players for ALFWorld, in both roles. They see what a policy sees: the goal, the document and the texts so far.
 
-The expert goes where the document says that the wanted kind of object is kept. Without such a line it looks at one place after the
-other, in the order of the room's list, and passes over those that the document has something else for. Then it does what the goal
-asks: clean, heat, cool, light the lamp, carry. As the curator it keeps one line ``- kind: place`` for each kind that it has seen,
-and one ``- nothing: place`` for each empty place.
+The expert goes where the document says that the wanted kind of object is kept. Without such a line it looks at one place after
+the other, in the order of the room's list, and passes over those that the document has something else for. Then it does what the
+goal asks: clean, heat, cool, light the lamp, carry. As the curator it keeps one line ``- kind: place`` for each kind that it has
+seen, and one ``- nothing: place`` for each empty place.
 
 To be careful (`rise_worlds.Style`) is to open what is closed at once; else closed places are left for last.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from sagelib.alfworld_text import read_goal, things
 from sagelib.rise_talk import Talk, read_talk
-from sagelib.rise_worlds import Style
+from sagelib.rise_worlds import EXPERT, Style
 
 LINE = re.compile(r"^- (\w+): (\w+ \d+)$", re.MULTILINE)
 HEAD, GENERAL, NOTHING = "Kept here:", "Look everywhere, also where it is closed.", "nothing"
@@ -73,7 +73,7 @@ def observe(actions: Sequence[str], pages: Sequence[str]) -> Seen:
     return seen
 
 
-def next_action(talk: Talk, style: Style = Style()) -> str:
+def next_action(talk: Talk, style: Style = EXPERT) -> str:
     """The action after those of the talk."""
     name, kind, target = read_goal(talk.instruction)
     places, seen = things(talk.start), observe(talk.actions, talk.pages)
@@ -118,7 +118,7 @@ def _search(kind: str, places: Sequence[str], seen: Seen, known: dict[str, str],
     return _at(seen, closed[0]) if closed else "look"
 
 
-def revised_document(talk: Talk, style: Style = Style()) -> str:
+def revised_document(talk: Talk, style: Style = EXPERT) -> str:
     """The document with what the attempt showed; the same lines when it showed nothing new."""
     if not style.notes:
         return GENERAL
@@ -129,7 +129,7 @@ def revised_document(talk: Talk, style: Style = Style()) -> str:
     return "\n".join([HEAD, *(f"- {k}: {p}" for k, p in sorted(known.items())), *(f"- {NOTHING}: {p}" for p in sorted(empty))])
 
 
-def reply_to(text: str, style: Style = Style()) -> str:
+def reply_to(text: str, style: Style = EXPERT) -> str:
     """The reply to a whole conversation, decoded with its special tokens."""
     talk = read_talk(text)
     if talk.writing:

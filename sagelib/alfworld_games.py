@@ -1,9 +1,9 @@
 """Makes a generated ALFWorld: houses, tasks, and each task won once in the engine. Runs in .venvs/alfworld.
 
-    python -m sagelib.alfworld_games OUT '{"name": ..., "seed": 7, "version": 1, "plan": {"demos": [houses, tasks of each], ...}}'
+    python -m sagelib.alfworld_games OUT '{"name": ..., "seed": 7, "version": ..., "plan": {"demos": [houses, tasks], ...}}' JOBS
 
-The splits have different floor plans: "test" those of the package's own test split, the others disjoint parts of the rest. A task is
-written only after a script with full knowledge (`script`) has won it: each command accepted, nothing won before the last.
+The splits have different floor plans: "test" those of the package's own test split, the others disjoint parts of the rest. A task
+is written only after a script with full knowledge (`script`) has won it: each command accepted, nothing won before the last.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from sagelib.alfworld_problem import game_data, mangle, objects_of
 from sagelib.alfworld_text import fingerprint
 
 LEAST_PLACES = 8   # of a house: with fewer, looking everywhere is no effort
-VERBS = {"clean": "clean", "heat": "heat", "cool": "cool"}
 
 
 def script(house: dict[str, Any], task: dict[str, Any], names: dict[str, str]) -> list[str]:
@@ -54,7 +53,7 @@ def script(house: dict[str, Any], task: dict[str, Any], names: dict[str, str]) -
             station = next(r for r in house["receptacles"] if kind_of(r) == STATIONS[task["type"]][1])
             if station != home:
                 go(station, inside=False)
-            commands.append(f"{VERBS[task['type']]} {names[thing]} with {names[station]}")
+            commands.append(f"{task['type']} {names[thing]} with {names[station]}")
         go(target)
         commands.append(f"move {names[thing]} to {names[target]}")
     return commands

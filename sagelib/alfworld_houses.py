@@ -21,7 +21,8 @@ from alfworld.gen import constants, goal_library
 LAYOUTS = Path(next(iter(alfworld.gen.__path__))) / "layouts"
 # Receptacles that hold one kind of thing (a towel holder, a toaster) would only lengthen the list.
 FURNITURE = {"ArmChair", "BathtubBasin", "Bed", "Cabinet", "Cart", "CoffeeTable", "CounterTop", "Desk", "DiningTable", "Drawer",
-             "Dresser", "Fridge", "GarbageCan", "Microwave", "Ottoman", "Safe", "Shelf", "SideTable", "SinkBasin", "Sofa", "Toilet"}
+             "Dresser", "Fridge", "GarbageCan", "Microwave", "Ottoman", "Safe", "Shelf", "SideTable", "SinkBasin", "Sofa",
+             "Toilet"}
 ONE = {"Fridge", "Microwave", "SinkBasin", "BathtubBasin", "Toilet", "GarbageCan"}
 MOST, KINDS, KINDS_AT_ONE_PLACE = 3, 8, 2
 LAMP_STANDS = {"Desk", "SideTable", "Dresser", "Shelf", "CoffeeTable", "DiningTable"}

@@ -105,6 +105,8 @@ def command_reproduce(options: argparse.Namespace) -> int:
         print(f"\nNot everything is done:\n{scheduler.summary()}", file=sys.stderr)
         return 1
     tables = {"90_figures": "main", "29_skillrise_figures": "skillrise"} | {study.notebook: study.name for study in STUDIES}
+    if options.world:
+        tables["29_skillrise_figures"] += rise_worlds.suffix(options.world)
     last = [tables[r["notebook"]] for r in scheduler.records.values() if r["notebook"] in tables]
     table = ROOT / "figures" / f"table_{last[-1] if last else 'main'}.csv"
     if last and table.exists() and options.profile != "smoke":

@@ -1,4 +1,4 @@
-"""Settings of SkillRise's notebooks in any text world: config.py's, the world's own numbers of the profile, then the parameters."""
+"""Settings of SkillRise's notebooks in any text world: config.py's, the world's own for the profile, then the parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The notebooks of SkillRise, in their order, as a table of their own: they play in a text world and need nothing of the main job."""
+"""The notebooks of SkillRise, in their order, as a table of their own: in text worlds, without any part of the main job."""
 
 from __future__ import annotations
 

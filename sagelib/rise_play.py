@@ -35,8 +35,8 @@ def settings(cfg: RiseLoopConfig, carry: str) -> LoopSettings:
     return LoopSettings(Carry(carry), budgets, cfg.max_turns)
 
 
-def sequences(directory: Path, world: TextWorld, split: str, K: int, *, per_family: int | None = None, families: int | None = None,
-              seed: int = 0, whole: bool = False) -> Manifest:
+def sequences(directory: Path, world: TextWorld, split: str, K: int, *, per_family: int | None = None,
+              families: int | None = None, seed: int = 0, whole: bool = False) -> Manifest:
     """Sequences of a split, in the world's order of difficulty.
 
     ``families``: only so many, spread evenly over all. The tasks of a panel (``per_family``) do not depend on K.

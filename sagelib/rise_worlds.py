@@ -47,6 +47,9 @@ class Style:
     notes: bool = True      # as the curator writes down what it saw; else only general advice
 
 
+EXPERT = Style()
+
+
 @dataclass(frozen=True)
 class TextWorld:
     """All that the notebooks need of a world."""
@@ -78,9 +81,22 @@ def of_profile(kind: str, profile: str) -> str:
     return f"{kind}-{KINDS[kind].profiles[profile]}"
 
 
+def suffix(name: str) -> str:
+    """What the names of a world's tables end in: nothing for the shop, whose tables were there first."""
+    kind = kind_of(name)
+    return "" if kind == "shop" else f"_{kind}"
+
+
 def resolve(text: str, profile: str) -> str:
-    """The world that a command line names: a whole name, or a kind for the profile's size of it."""
+    """The world that a command line names: a whole name, or a kind for the profile's size of it.
+
+    "alfworld" is the official games where they are, but for the smoke profile.
+    """
     name = of_profile(text, profile) if text in KINDS else text
+    if text == "alfworld" and profile != "smoke":
+        from sagelib import alfworld_official
+
+        name = "alfworld-official" if alfworld_official.root() else name
     kind_of(name)
     return name
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sagelib.rise_talk import read_talk
-from sagelib.rise_worlds import Style
+from sagelib.rise_worlds import EXPERT, Style
 from sagelib.shop_world import KINDS
 
 LINE = re.compile(r"^- ([a-z ]+): ([A-Z][a-z]+)$", re.MULTILINE)
@@ -50,7 +50,7 @@ def read_document(document: str) -> dict[str, str]:
     return dict(LINE.findall(document))
 
 
-def next_action(instruction: str, document: str, actions: Sequence[str], pages: Sequence[str], style: Style = Style()) -> str:
+def next_action(instruction: str, document: str, actions: Sequence[str], pages: Sequence[str], style: Style = EXPERT) -> str:
     """The action after ``actions``; ``pages[i]`` is what actions[i] led to (the short view of `shop_server`)."""
     goal, known = read_goal(instruction), read_document(document) if style.document else {}
     if not actions:
@@ -91,7 +91,7 @@ def _features(pages: Sequence[str]) -> dict[str, str]:
     return {match[1]: match[2] for page in pages if (match := FEATURES.fullmatch(page))}
 
 
-def revised_document(document: str, pages: Sequence[str], style: Style = Style()) -> str:
+def revised_document(document: str, pages: Sequence[str], style: Style = EXPERT) -> str:
     """The document with what the attempt showed; the same pairs when it showed nothing new."""
     if not style.notes:
         return GENERAL
@@ -101,7 +101,7 @@ def revised_document(document: str, pages: Sequence[str], style: Style = Style()
 
 # ---- as replies to what a policy reads
 
-def reply_to(text: str, style: Style = Style()) -> str:
+def reply_to(text: str, style: Style = EXPERT) -> str:
     """The reply to a whole conversation, decoded with its special tokens."""
     talk = read_talk(text)
     if talk.writing:

@@ -47,7 +47,10 @@ class ShopVisit:
     """A visit as `text_server` has it."""
 
     def __init__(self, pages: Visit, view: Any) -> None:
-        self.pages, self.view, self.step, self.choices = pages, view, pages.step, pages.clickables
+        self.pages, self.view, self.step = pages, view, pages.step
+
+    def choices(self) -> list[str]:
+        return [f"click[{name}]" for name in self.pages.clickables()]
 
     def look(self) -> str:
         return self.view(self.pages)

@@ -39,13 +39,17 @@ class TextTask:
 
 @dataclass(eq=False)
 class TextVisit:
-    """One attempt, in the ``life``-th process of a worker; ``failure``: why it is an environment failure, empty when it is none."""
+    """One attempt, in the ``life``-th process of a worker.
+
+    ``failure``: why it is an environment failure, "" when it is none. ``choices``: what the world offered after the last step.
+    """
 
     task: TextTask
     worker: int
     life: int
     number: int
     failure: str = ""
+    choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -190,6 +194,8 @@ class TextPool:
         """What each action led to. An action that means nothing where it is taken changes nothing."""
         visits = [visit for visit, _ in requests]
         answers = self._each(visits, "step", "steps", "results", [[visit.number, action] for visit, action in requests])
+        for visit, answer in zip(visits, answers, strict=True):
+            visit.choices = tuple(answer["choices"]) if answer else ()
         return [StepResult("", visit.failure, False, "env_failure", False, 0.0) if a is None
                 else StepResult(a["output"], None, a["done"], "ok", False, a["seconds"])
                 for visit, a in zip(visits, answers, strict=True)]

@@ -4,9 +4,9 @@ import json
 from sagelib import cli, runs
 
 
-def finish(notebook=None):
+def finish(notebook=None, world=None):
     """(notebook, method) -> record of each finished run; the notebook and what it needs, None: the main job."""
-    good, scheduler = cli.reproduce("smoke", seeds=[0], notebook=notebook)
+    good, scheduler = cli.reproduce("smoke", seeds=[0], notebook=notebook, world=world)
     assert good, scheduler.summary()
     return {(r["notebook"], r["parameters"].get("method")): r for r in scheduler.records.values()}
 
