@@ -51,8 +51,9 @@ def measure(variations: int, only: str, random_steps: int, out: str) -> None:
         peak = next(line.split()[1] for line in file if line.startswith("VmHWM"))
     gold, luck = [row["gold_score"] for row in rows], [row["random_score"] for row in rows]
     steps = [row["step_ms"] for row in rows]
-    print(f"{len(rows)} tasks: full score {sum(g == 1.0 for g in gold)} by gold path, {sum(x == 1.0 for x in luck)} by chance (mean "
-          f"score {statistics.mean(gold):.3f} and {statistics.mean(luck):.3f}); median load {statistics.median(r['load_s'] for r in rows):.2f} s, "
+    loads = statistics.median(row["load_s"] for row in rows)
+    print(f"{len(rows)} tasks: full score {gold.count(1.0)} by gold path, {luck.count(1.0)} by chance (mean score "
+          f"{statistics.mean(gold):.3f} and {statistics.mean(luck):.3f}); median load {loads:.2f} s, "
           f"step {statistics.median(steps):.1f} ms (slowest type {max(steps):.1f}); Java at most {int(peak) // 1024} MB")
     engine.close()
     if out:

@@ -15,7 +15,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from sagelib import plan, setup
+from sagelib import java, plan, setup
 from sagelib.profiles import PROFILE_WORLD, PROFILES, WORLDS
 from sagelib.rise_worlds import KINDS
 
@@ -160,20 +160,19 @@ def text_engine_row(kind: str) -> Row:
         state = "ok" if good else "note"
         return Row(f"environment {world.environment}", state, text or "it does not answer", "" if good else fix)
     lacking = [tool for tool in world.tools if not shutil.which(tool)]
+    lacking += [f"Java {world.java} or newer ({java.PACKAGE})"] if world.java and java.missing(world.java) else []
     text = f".venvs/{world.environment} is not built (SkillRise in {kind} needs it)"
     text += f"; it needs {', '.join(lacking)} first" if lacking else ""
     return Row(f"environment {world.environment}", "note", text, fix)
 
 
 def java_row() -> Row:
-    """Java: no part of this repository runs it."""
-    where = shutil.which("java")
-    try:
-        text = subprocess.run([where, "-version"], capture_output=True, text=True, timeout=30).stderr if where else ""
-    except (OSError, subprocess.TimeoutExpired):
-        text = ""
-    found = re.search(r'version "([\d._]+)', text)
-    return Row("Java", "note", (f"{found[1]}" if found else "none") + "; no profile needs it (the shop is written in Python)")
+    """Java: only the engines of some text worlds run on it (`Kind.java`)."""
+    users = {kind: world.java for kind, world in KINDS.items() if world.java}
+    program = java.find()
+    text = (java.version(program)[1] if program else "none") + f"; only {', '.join(users)} of the text worlds needs it"
+    lacking = any(java.missing(oldest) for oldest in users.values())
+    return Row("Java", "note", text, f"sudo apt install {java.PACKAGE}" if lacking else "")
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,8 @@ def missing(oldest: int) -> str | None:
     program = find()
     fix = f"Fix: install Java {oldest} or newer (Debian, Ubuntu: sudo apt install {PACKAGE}), then run the same command again."
     if program is None:
-        where = f"$JAVA_HOME = {os.environ['JAVA_HOME']} has no bin/java" if os.environ.get("JAVA_HOME") else "there is no java on the path"
+        home = os.environ.get("JAVA_HOME")
+        where = f"$JAVA_HOME = {home} has no bin/java" if home else "there is no java on the path"
         return f"it runs on Java, and {where}. {fix}"
     number, text = version(program)
     if number < oldest:

@@ -12,17 +12,30 @@ import subprocess
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sagelib import java, rise_worlds, scienceworld_exercises, scienceworld_expert
 from sagelib.rise_sequences import TaskCard
-from sagelib.runs import ROOT, content_hash, read_json
+from sagelib.runs import ROOT, code_hash, content_hash, read_json
 from sagelib.text_pool import TextPool
 
+if TYPE_CHECKING:   # never imported here; named so that a run's id covers what runs at the other end (see `runs.sources`)
+    from sagelib import scienceworld_server  # noqa: F401
+
 SEED = 7      # of which official training families are for demonstrations
-VERSION = 1   # of what `scienceworld_tasks` writes; another number makes `ensure` build again
+MAKERS = ("scienceworld_tasks", "scienceworld_engine", "scienceworld_expert")   # the code that decides the list of tasks
 ABOUT = ("ScienceWorld's real engine and official splits, two of its thirty task types, easy simplifications, rooms in short; "
          "scores are not those of the whole benchmark.")
+
+
+# What differs from the shop's numbers. Players guess where the document does not say: an experiment is ten turns more.
+LOOP: dict[str, Any] = {"max_turns": 6, "max_context": 700, "reply_tokens": 40, "writer_tokens": 90, "document_tokens": 60,
+                        "trajectory_tokens": 350}
+PANEL = {"per_family": 6, "lengths": [1, 2, 3, 6], "per_length": 6}   # a pair of surfaces has six tasks
+SETTINGS = {
+    "laptop": {"rise_sft": LOOP | {"hasty": 1.0, "per_family": 6}, "rise_train": LOOP, "rise_evaluate": LOOP | PANEL},
+    "smoke": {"rise_sft": {"hasty": 1.0, "max_turns": 5, "reply_tokens": 64}},
+}
 
 
 class ScienceWorldMissing(FileNotFoundError):
@@ -52,12 +65,17 @@ class ScienceWorldPool(TextPool):
     def __init__(self, directory: Path, workers: int = 1, seconds: float = 600.0) -> None:
         directory = Path(directory).resolve()
         if not (directory / "world.json").is_file():
-            raise ScienceWorldMissing(f"no list of tasks in {directory} (world.json is missing); make it with scienceworld.ensure")
+            raise ScienceWorldMissing(f"no tasks in {directory} (world.json is missing); make them with scienceworld.ensure")
         super().__init__([str(python()), "-m", "sagelib.scienceworld_server", str(directory)], workers, environment(), seconds)
 
 
+def version() -> str:
+    """What the list of a directory was made by; another one makes `ensure` build again."""
+    return "-".join(code_hash(ROOT / "sagelib" / f"{name}.py")[:8] for name in MAKERS)
+
+
 def build(directory: Path, name: str, view: str = "short") -> dict[str, int]:
-    """Writes tasks.jsonl and, last, world.json with its hash; returns the tasks of each split. RuntimeError says why it failed."""
+    """Writes tasks.jsonl and, last, world.json with its hash; returns the tasks of each split. RuntimeError: why it failed."""
     directory.mkdir(parents=True)
     command = [str(python()), "-m", "sagelib.scienceworld_tasks", name.removeprefix("scienceworld-"), str(directory), str(SEED)]
     done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True)
@@ -65,16 +83,17 @@ def build(directory: Path, name: str, view: str = "short") -> dict[str, int]:
         raise RuntimeError(f"making {name} failed (exit {done.returncode}):\n{(done.stdout + done.stderr)[-2000:]}")
     (directory / "build.txt").write_text(done.stdout)
     counts = Counter(row["split"] for row in rows(directory))
-    world = {"name": name, "seed": SEED, "tasks": counts, "view": view, "version": VERSION, "about": ABOUT,
+    world = {"name": name, "seed": SEED, "tasks": counts, "view": view, "version": version(), "about": ABOUT,
              "hash": content_hash(directory / "tasks.jsonl")}
     (directory / "world.json").write_text(json.dumps(world, indent=1) + "\n")
     return counts
 
 
 def ensure(name: str) -> Path:
-    """data/<name>, made if it is not there or of another version (mini takes minutes)."""
+    """data/<name>, made if it is not there or was made by other code (mini takes minutes)."""
     directory = ROOT / "data" / name
-    if (read_json(directory / "world.json") or {}).get("version") != VERSION:
+    if (read_json(directory / "world.json") or {}).get("version") != version():
+        python()   # says what is missing before anything is removed
         fresh = directory.with_name(f".{name}.{os.getpid()}")
         try:
             build(fresh, name)
@@ -103,15 +122,3 @@ def world(name: str) -> rise_worlds.TextWorld:
         copying_pairs=scienceworld_exercises.copying_pairs, plan={"difficulty": "plan_length", "order": "strata"},
         about=ABOUT, settings=SETTINGS,
     )
-
-
-# Players guess where the document does not say: an experiment takes ten turns more, and its circuit a policy that can build one.
-LOOP: dict[str, Any] = {"max_turns": 6, "max_context": 700, "reply_tokens": 40, "writer_tokens": 90, "document_tokens": 60,
-                        "trajectory_tokens": 350}
-SMOKE = {"max_context": 1400, "trajectory_tokens": 700}
-PANEL = {"per_family": 6, "lengths": [1, 2, 3, 6], "per_length": 6}
-SETTINGS = {
-    "laptop": {"rise_sft": LOOP | {"hasty": 1.0, "per_family": 6}, "rise_train": LOOP, "rise_evaluate": LOOP | PANEL},
-    "smoke": {"rise_sft": SMOKE | {"hasty": 1.0, "max_turns": 6, "reply_tokens": 80}, "rise_train": SMOKE,
-              "rise_evaluate": SMOKE},
-}

@@ -1,12 +1,12 @@
 """ScienceWorld's simulator: one Java process, driven over py4j without the package's wrapper. Runs in .venvs/scienceworld.
 
-The wrapper asks for all valid actions at every step (15 to 170 ms); here a step is the step itself, the score and whether it is over.
+The wrapper asks for all valid actions at every step (15 to 170 ms); here a step is the step, the score and whether it is over.
 
 The simulator draws from one global random generator that nobody seeds, so that bees and plants of the same task differ from
 play to play. Here it is seeded before a task is loaded and before each step, by the task and the number of the step alone. And it
 lists what a room holds in the order of a hash set, that is of Java's identity hashes, which depend on all games before: they are
-made equal, so that a set keeps the order in which things came. So equal actions in equal tasks see equal texts, in whatever process
-and beside whatever other games. All calls come from one thread: the simulator has more global state than that.
+made equal, so that a set keeps the order in which things came. So equal actions in equal tasks see equal texts, in whatever
+process and beside whatever other games. All calls come from one thread: the simulator has more global state than that.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Engine:
     """A Java process that ends with this one: it reads a pipe that only this process holds open."""
 
     def __init__(self, heap_mb: int = HEAP_MB) -> None:
-        options = [f"-Xmx{heap_mb}m", *OPTIONS]
-        port, token, self.process = launch_gateway(classpath=str(jar()), javaopts=options, java_path=java.find(), die_on_exit=True,
-                                                   cwd=str(jar().parent), enable_auth=True, return_proc=True)
+        port, token, self.process = launch_gateway(
+            classpath=str(jar()), cwd=str(jar().parent), java_path=java.find(), javaopts=[f"-Xmx{heap_mb}m", *OPTIONS],
+            die_on_exit=True, enable_auth=True, return_proc=True)
         self.gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token), java_process=self.process)
         jvm = self.gateway.jvm
         # It prints a line for each thing that it does; before any Scala class has looked up where to.

@@ -1,4 +1,4 @@
-"""Short exercises in copying for ScienceWorld: the look-ups that a row of a trial is made of, with made-up things and documents."""
+"""Short exercises in copying for ScienceWorld: the look-ups that a row of a trial is made of, with made-up things."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from sagelib.scienceworld_expert import HEAD, Conductivity, Friction
 PAIRS = ("surface", "box", "fetch", "plane note", "box note")
 COLOURS = ("red", "green", "blue", "orange", "yellow", "purple")
 PLACES = ("kitchen", "living room", "workshop")
-FIRST = ("metal", "plastic", "glass", "paper", "wood", "steel", "rubber", "tin", "brass", "clay", "ice", "salt", "wax", "silk", "lead", "iron")
+FIRST = ("metal", "plastic", "glass", "paper", "wood", "steel", "rubber", "tin", "brass", "clay", "ice", "salt", "wax", "silk",
+         "lead", "iron")
 SECOND = ("", "", " cup", " fork", " pot", " clip", " block", " foil", " jar", " key", " rope", " coin", " water", " leaf")
 
 

@@ -1,4 +1,4 @@
-"""Rule players for two of ScienceWorld's tasks, in both roles. They see what a policy sees: the goal, the document, the turns so far.
+"""Rule players for two of ScienceWorld's tasks, in both roles. They see what a policy sees: goal, document, turns so far.
 
 friction       which of two inclined planes has the most (or least) friction: go there, focus on one of them
 conductivity   whether a thing conducts electricity: focus on it, put it into one box or the other
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sagelib.rise_talk import read_talk
-from sagelib.rise_worlds import Style
+from sagelib.rise_worlds import EXPERT, Style
 
 HEAD, GENERAL = "Known here:", "Read the task well before you answer."
 FRICTION = re.compile(r"inclined planes \((.+?), (.+?)\) has the (most|least) friction")
@@ -115,7 +115,7 @@ def read_goal(instruction: str) -> Goal:
     raise ValueError(f"no rule player knows this task: {instruction!r}; they know friction of named surfaces and conductivity")
 
 
-def next_action(instruction: str, document: str, actions: Sequence[str], shown: Sequence[str], style: Style = Style()) -> str:
+def next_action(instruction: str, document: str, actions: Sequence[str], shown: Sequence[str], style: Style = EXPERT) -> str:
     """The action after ``actions``; ``shown[i]`` is what actions[i] led to."""
     goal = read_goal(instruction)
     answer = goal.known(document) if style.document else None
@@ -161,7 +161,7 @@ def read_document(document: str) -> dict[str, str]:
     return dict(re.findall(r"^- (.+?): (.+)$", document, re.MULTILINE))
 
 
-def revised_document(instruction: str, document: str, actions: Sequence[str], success: bool, style: Style = Style()) -> str:
+def revised_document(instruction: str, document: str, actions: Sequence[str], success: bool, style: Style = EXPERT) -> str:
     """The document with what the attempt showed; unchanged if it gave no answer."""
     if not style.notes:
         return GENERAL
@@ -174,7 +174,7 @@ def revised_document(instruction: str, document: str, actions: Sequence[str], su
 
 # ---- as replies to what a policy reads
 
-def reply_to(text: str, style: Style = Style()) -> str:
+def reply_to(text: str, style: Style = EXPERT) -> str:
     """The reply to a whole conversation, decoded with its special tokens."""
     talk = read_talk(text)
     if talk.writing:

@@ -97,7 +97,7 @@ def full(text: str) -> str:
 
 
 def short(text: str) -> str:
-    """A room as one line, for a small policy: no doors (they are open, and one can teleport), no air; what is off or closed unsaid."""
+    """A room as one line, for a small policy: no doors (one can teleport), no air; what is off or closed goes without saying."""
     room = re.match(r"This (?:room|outside location) is called the ([\w ]+)\.", text)
     if not room:
         return text

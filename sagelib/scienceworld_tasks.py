@@ -5,9 +5,10 @@ Two task types in which what was found out in one task is what the next one asks
     inclined-plane-friction-named-surfaces   a family is a pair of surfaces; which of the two has more friction never changes
     test-conductivity                        a family is a thing; whether it conducts never changes
 
-Variations are the package's, and so is what is for training, development and tests: a family is used only if all of its variations
-are in one of the three. The package's training families are divided once more, into those of the demonstrations and those of
-reinforcement learning. A task enters the list when the rule player's short plan, with one answer or the other, got the full score.
+Variations are the package's, and so is what is for training, development and tests: a family is used only if all of its
+variations are in one of the three. The package's training families are divided once more, into those of the demonstrations and
+those of reinforcement learning. A task enters the list when the rule player's short plan, with one answer or the other, got the
+full score.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def conductivity_families(each: int) -> Iterator[list[int]]:
         yield [PARTS * (PLACES * thing + place) + PARTS * n // each for place in range(PLACES) for n in range(each)]
 
 
-def chosen(engine: Engine, task: str, families: Iterator[list[int]], count: int | None, seed: int) -> Iterator[tuple[str, list[int]]]:
+def chosen(engine: Engine, task: str, families: Iterator[list[int]], count: int | None,
+           seed: int) -> Iterator[tuple[str, list[int]]]:
     """(split, variations): ``count`` families of each split, drawn once by the seed."""
     game = Game(engine, task, 0)
     official = game.splits()
