@@ -34,7 +34,7 @@ LOOP: dict[str, Any] = {"max_turns": 6, "max_context": 700, "reply_tokens": 40, 
 PANEL = {"per_family": 6, "lengths": [1, 2, 3, 6], "per_length": 6}   # a pair of surfaces has six tasks
 SETTINGS = {
     "laptop": {"rise_sft": LOOP | {"hasty": 1.0, "per_family": 6}, "rise_train": LOOP, "rise_evaluate": LOOP | PANEL},
-    "smoke": {"rise_sft": {"hasty": 1.0, "max_turns": 5, "reply_tokens": 64}},
+    "smoke": {"rise_sft": {"hasty": 1.0, "max_turns": 5, "reply_tokens": 80}},
 }
 
 
@@ -60,9 +60,9 @@ def environment() -> dict[str, str]:
 
 
 class ScienceWorldPool(TextPool):
-    """``workers`` processes with a Java process each, for the tasks listed in one directory."""
+    """``workers`` processes with a Java process each (1 GB at most), for the tasks listed in one directory."""
 
-    def __init__(self, directory: Path, workers: int = 1, seconds: float = 600.0) -> None:
+    def __init__(self, directory: Path, workers: int = 2, seconds: float = 600.0) -> None:
         directory = Path(directory).resolve()
         if not (directory / "world.json").is_file():
             raise ScienceWorldMissing(f"no tasks in {directory} (world.json is missing); make them with scienceworld.ensure")

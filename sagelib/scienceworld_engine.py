@@ -24,8 +24,8 @@ from py4j.protocol import Py4JError
 
 from sagelib import java
 
-HEAP_MB = 768        # of one Java process; a game takes 6 to 12 MB
-MOST_GAMES = 48      # open at once in it
+HEAP_MB = 1024       # of one Java process; a game takes 6 to 12 MB
+MOST_GAMES = 72      # open at once in it
 OPTIONS = ("-Xss2m", "-XX:+UseSerialGC", "-XX:ActiveProcessorCount=1", "-XX:+ExitOnOutOfMemoryError",
            "-XX:+IgnoreUnrecognizedVMOptions", "-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2")   # 2: equal for all objects
 EASY = "easy"        # all of the package's simplifications that the task allows: teleport, open doors, self-watering pots

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from pathlib import Path
 from typing import Any
 
 from sagelib.scienceworld_engine import Engine, EngineDied, Game, fingerprint
+from sagelib.scienceworld_view import VIEWS
 from sagelib.text_server import TextServer
-
-ITEM = re.compile(r"^\t(?:an? |the )?(.*?)\.?\s*$")
-DOOR, UNSEEN = re.compile(r"[Aa] door to the "), ("agent", "substance called air")
 
 
 class ScienceServer(TextServer):
@@ -89,31 +86,6 @@ def place(task_id: str) -> tuple[str, int]:
     """("find-plant", 3) of "find-plant/3"."""
     task, _, variation = task_id.rpartition("/")
     return task, int(variation)
-
-
-def full(text: str) -> str:
-    """As the package says it."""
-    return text
-
-
-def short(text: str) -> str:
-    """A room as one line, for a small policy: no doors (one can teleport), no air; what is off or closed goes without saying."""
-    room = re.match(r"This (?:room|outside location) is called the ([\w ]+)\.", text)
-    if not room:
-        return text
-    seen = [match[1] for line in text.splitlines() if (match := ITEM.match(line)) and not DOOR.search(line)]
-    return f"{room[1]}: " + "; ".join(_shorter(item) for item in seen if item not in UNSEEN)
-
-
-def _shorter(item: str) -> str:
-    item = re.sub(r", which is (?:turned off|off|deactivated)|, currently reading [^,;]*", "", item)
-    item = re.sub(r"\.? The [\w ]+ door is closed\.?|\.? ?(?:In|On) the [\w ]+ is: nothing\.?|\(containing nothing\)", "", item)
-    item = re.sub(r", which is (?:turned )?(on|activated)", r" (\1)", item)
-    item = re.sub(r"\.? (?:In|On) the [\w ]+ is: ", ": ", item)
-    return re.sub(r"(^|[ (,:])(?:an? |the |substance called )(?=\w)", r"\1", item).strip(" .")
-
-
-VIEWS = {"full": full, "short": short}
 
 
 if __name__ == "__main__":
