@@ -1,14 +1,15 @@
 """What ScienceWorld costs and how far the package's own solutions get: .venvs/main/bin/python benchmarks/scienceworld_cost.py
 
-One process, one Java process, one game at a time, each task type at its first variations: seconds of start, load and step; the
-package's gold path, played again step by step, and as many random valid actions; the memory of the Java process at the end.
-Prints a table; --out writes it as csv. Times are by the clock: say what else the machine did.
+One process, one Java process, one game at a time, each task type at its first variations: the package's gold path, played again
+step by step, and random valid actions; what a load and a step cost, by the clock and in CPU time of both processes; the memory of
+the Java process at the end. Prints a table; --out writes it as csv.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import os
 import random
 import statistics
 import subprocess
@@ -50,10 +51,10 @@ def measure(variations: int, only: str, random_steps: int, out: str) -> None:
     with open(f"/proc/{engine.process.pid}/status") as file:
         peak = next(line.split()[1] for line in file if line.startswith("VmHWM"))
     gold, luck = [row["gold_score"] for row in rows], [row["random_score"] for row in rows]
-    steps = [row["step_ms"] for row in rows]
-    loads = statistics.median(row["load_s"] for row in rows)
+    steps = [row["step_cpu_ms"] for row in rows]
+    loads = statistics.median(row["load_cpu_ms"] for row in rows)
     print(f"{len(rows)} tasks: full score {gold.count(1.0)} by gold path, {luck.count(1.0)} by chance (mean score "
-          f"{statistics.mean(gold):.3f} and {statistics.mean(luck):.3f}); median load {loads:.2f} s, "
+          f"{statistics.mean(gold):.3f} and {statistics.mean(luck):.3f}); CPU, median: load {loads:.0f} ms, "
           f"step {statistics.median(steps):.1f} ms (slowest type {max(steps):.1f}); Java at most {int(peak) // 1024} MB")
     engine.close()
     if out:
@@ -70,12 +71,12 @@ def one(engine, task: str, variation: int, random_steps: int) -> dict:
     game = Game(engine, task, variation, gold=True)
     path = game.gold()
     game.close()
-    begun = time.perf_counter()
+    before = spent(engine)
     game = Game(engine, task, variation)
-    load, begun = time.perf_counter() - begun, time.perf_counter()
+    loaded = spent(engine)
     for action in path:
         game.step(action)
-    step, score = 1000 * (time.perf_counter() - begun) / max(1, game.moves - 1), game.score
+    played, count, score = spent(engine), max(1, game.moves - 1), game.score
     game.close()
     game, rng = Game(engine, task, variation), random.Random(f"{task} {variation}")
     for _ in range(random_steps):
@@ -83,7 +84,16 @@ def one(engine, task: str, variation: int, random_steps: int) -> dict:
     luck = max(0.0, game.score)
     game.close()
     return {"task": task, "variation": variation, "gold_actions": len(path), "gold_score": round(score, 3),
-            "random_score": round(luck, 3), "load_s": round(load, 3), "step_ms": round(step, 2)}
+            "random_score": round(luck, 3),
+            "load_ms": round(loaded[0] - before[0], 1), "load_cpu_ms": round(loaded[1] - before[1], 1),
+            "step_ms": round((played[0] - loaded[0]) / count, 2), "step_cpu_ms": round((played[1] - loaded[1]) / count, 2)}
+
+
+def spent(engine) -> tuple[float, float]:
+    """Milliseconds by the clock, and of CPU: this process and the Java process (which counts in steps of 10)."""
+    fields = Path(f"/proc/{engine.process.pid}/stat").read_text().rpartition(")")[2].split()
+    ticks = int(fields[11]) + int(fields[12])
+    return 1000 * time.perf_counter(), 1000 * (time.process_time() + ticks / os.sysconf("SC_CLK_TCK"))
 
 
 if __name__ == "__main__":
