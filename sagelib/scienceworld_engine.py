@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 
 from sagelib import java
 
 HEAP_MB = 1024       # of one Java process; a game takes 6 to 12 MB
 MOST_GAMES = 72      # open at once in it
+MOST_CHARACTERS = 200   # of an action; the longest ones that mean something have half as many
+NO_ACTION = "No known action matches that input."   # as the simulator says it
 OPTIONS = ("-Xss2m", "-XX:+UseSerialGC", "-XX:ActiveProcessorCount=1", "-XX:+ExitOnOutOfMemoryError",
            "-XX:+IgnoreUnrecognizedVMOptions", "-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2")   # 2: equal for all objects
 EASY = "easy"        # all of the package's simplifications that the task allows: teleport, open doors, self-watering pots
@@ -112,13 +114,18 @@ class Game:
         return self.simulator.step(action).strip()
 
     def step(self, action: str) -> None:
-        """Does nothing in a game that is over. A wrong focus or answer ends it with the score -1, as in the package."""
+        """Does nothing in a game that is over. A wrong focus or answer ends it with the score -1, as in the package.
+
+        What the simulator stumbles over (an exception of Java's) is an action that means nothing, not a broken game.
+        """
         if self.done:
             return
         try:
-            self.shown = self._act(action)
+            self.shown = self._act(action.encode(errors="replace").decode()[:MOST_CHARACTERS])
             self.score = self.simulator.getScore()
             self.done = bool(self.simulator.getCompleted()) or self.score < 0
+        except Py4JJavaError:
+            self.shown = NO_ACTION
         except (Py4JError, OSError) as error:
             raise EngineDied(f"{type(error).__name__}: {error}") from error
 
