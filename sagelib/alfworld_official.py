@@ -43,10 +43,13 @@ def index(directory: Path) -> Path:
             counts[split] = counts.get(split, 0) + 1
             rows.append(_row(path, game, trajectory, split, path.parent.relative_to(place).as_posix()))
     text = "".join(json.dumps(row, sort_keys=True) + "\n" for row in rows)
+    listed = directory / "tasks.jsonl"
+    if (directory / "world.json").exists() and listed.exists() and listed.read_text() == text:
+        return directory
     world = {"name": directory.name, "tasks": counts, "games": "official", "view": "full",
              "hash": hashlib.sha256(text.replace(str(place), "").encode()).hexdigest()}
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "tasks.jsonl").write_text(text)
+    listed.write_text(text)
     (directory / "world.json").write_text(json.dumps(world, indent=1) + "\n")
     return directory
 

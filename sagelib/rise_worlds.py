@@ -1,14 +1,17 @@
 """The text worlds of SkillRise by name, KIND-SIZE: shop-mini, alfworld-smoke. Standard library only (setup reads it, too).
 
-A world is what a module's ``world(name)`` returns, a `TextWorld`. To add one: write that function and add its lines to KINDS and
-to `find`. What is common to all worlds is elsewhere: processes (`text_server`, `text_pool`), manifests (`rise_sequences`), the
-loop (`rise_loop`), the mixture of players (`rise_demos`).
+A world is what the ``world(name)`` of the module KIND returns, a `TextWorld`. To add one: write that module and add its line to
+KINDS. What is common to all worlds is elsewhere: processes (`text_server`, `text_pool`), manifests (`rise_sequences`), the loop
+(`rise_loop`), the mixture of players (`rise_demos`).
 """
 
 from __future__ import annotations
 
+import hashlib
+import importlib
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -104,10 +107,23 @@ def resolve(text: str, profile: str) -> str:
 def find(name: str) -> TextWorld:
     """The world of this name. ValueError for a name that is none."""
     kind = kind_of(name)
-    if kind == "shop":
-        from sagelib import shop as module
-    elif kind == "scienceworld":
-        from sagelib import scienceworld as module
-    else:
-        from sagelib import alfworld as module
-    return module.world(name)
+    world = importlib.import_module(f"sagelib.{kind}").world(name)   # by name: the code of one world is no part of another's runs
+    return replace(world, directory=lambda: stamped(world.directory(), kind))
+
+
+def stamped(directory: Path, kind: str) -> Path:
+    """The directory. The hash in its world.json, a part of each run's id, covers the tasks and the code of this kind of world.
+
+    Settings and profiles are left out: `runs.run_id` knows which of them a run has.
+    """
+    from sagelib import runs
+
+    path = directory / "world.json"
+    record = json.loads(path.read_text())
+    tasks = record.get("tasks_hash", record["hash"])
+    files = [f for f in runs.sources(f"import {kind}", Path(__file__).parent) if f.name not in ("config.py", "profiles.py")]
+    parts = json.dumps([tasks, {file.name: runs.code_hash(file) for file in files}], sort_keys=True)
+    whole = hashlib.sha256(parts.encode()).hexdigest()
+    if record["hash"] != whole:
+        runs.write_json(path, record | {"tasks_hash": tasks, "hash": whole})
+    return directory

@@ -68,7 +68,7 @@ class Worker:
     def __init__(self, command: Sequence[str], env: Mapping[str, str] | None, seconds: float) -> None:
         self.command, self.env, self.seconds = list(command), env, seconds
         self.process: subprocess.Popen | None = None
-        self.lives, self.deadline = 0, 0.0
+        self.lives, self.deadline, self.read = 0, 0.0, b""
 
     def start(self) -> None:
         """Afterwards a process is there: the old one, or a new one if that has ended."""
@@ -141,7 +141,7 @@ class TextPool:
         return {number: self.workers[number].reply() if there else {"error": ENDED} for number, there in sent.items()}
 
     def _open(self, shares: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
-        """As `_ask` with processes that run; one that dies on the way is started once more (its tasks may do without luck)."""
+        """As `_ask`, with processes that run: one that dies on the way is started once more and asked again."""
         for number in shares:
             self.workers[number].start()
         replies = self._ask(shares)

@@ -1,4 +1,5 @@
 """Text worlds in general: the pool and its supervision on a toy server, the registry, the settings, the setup of engines."""
+import json
 import os
 import shutil
 import sys
@@ -6,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sagelib import cli, rise_worlds, setup
+from sagelib import cli, rise_worlds, runs, setup
 from sagelib.config import ConfigError
 from sagelib.rise_config import RiseEvalConfig, RiseFiguresConfig, RiseSFTConfig, RiseTrainConfig
 from sagelib.rise_graph import rise_nodes
@@ -108,6 +109,35 @@ def test_a_world_s_own_numbers_lie_between_the_profile_s_and_the_parameters():
 def test_the_graph_plays_in_the_world_that_is_asked_for():
     assert {n.parameters["world"] for n in rise_nodes("laptop", [0], "alfworld-mini")} == {"alfworld-mini"}
     assert {n.parameters["world"] for n in rise_nodes("laptop", [0])} == {"shop-mini"}
+
+
+def test_a_run_depends_on_the_code_of_its_own_world_only(tmp_path):
+    reached = {file.name for file in runs.library_sources("from sagelib import rise_play, rise_worlds")}
+    assert "rise_loop.py" in reached and not reached & {"shop.py", "shop_world.py", "alfworld.py", "text_pool.py"}
+    hashes = {}
+    for kind in ("shop", "alfworld"):
+        path = tmp_path / kind / "world.json"
+        path.parent.mkdir()
+        path.write_text('{"hash": "of the tasks", "seed": 3}')
+        assert rise_worlds.stamped(path.parent, kind) == path.parent
+        record, written = json.loads(path.read_text()), path.stat().st_mtime_ns
+        assert record["tasks_hash"] == "of the tasks" and record["seed"] == 3
+        rise_worlds.stamped(path.parent, kind)
+        assert path.stat().st_mtime_ns == written                               # nothing new: nothing written
+        hashes[kind] = record["hash"]
+    assert len({"of the tasks", *hashes.values()}) == 3
+
+
+@pytest.mark.parametrize("kind, module", [("shop", "shop_server"), ("shop", "text_server"), ("alfworld", "alfworld_engine"),
+                                          ("alfworld", "alfworld_problem"), ("alfworld", "rise_talk")])
+def test_the_world_s_hash_covers_both_ends(kind, module, tmp_path, monkeypatch):
+    (tmp_path / "world.json").write_text('{"hash": "of the tasks"}')
+    rise_worlds.stamped(tmp_path, kind)
+    before = json.loads((tmp_path / "world.json").read_text())["hash"]
+    real = runs.code_hash
+    monkeypatch.setattr(runs, "code_hash", lambda file: "edited" if file.stem == module else real(file))
+    rise_worlds.stamped(tmp_path, kind)
+    assert json.loads((tmp_path / "world.json").read_text())["hash"] != before
 
 
 # ---- the command line and the setup
