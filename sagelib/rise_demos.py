@@ -1,6 +1,6 @@
 """Demonstrations of SkillRise: rule players go through the same loop as the policy, and its training rows are what is imitated.
 
-Players differ in style (`shop_expert.Style`): some buy without reading, some ignore the document, half of the curators write down
+Players differ in style (`rise_worlds.Style`): some act without looking, some ignore the document, half of the curators write down
 general advice in place of what they saw. Imitation reproduces the mixture; what pays is for reinforcement learning to find out.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from sagelib.policy import ScriptedPolicy
@@ -19,20 +19,19 @@ from sagelib.rise_loop import play_trials
 from sagelib.rise_prompts import Budgets
 from sagelib.rise_rows import training_rows
 from sagelib.rise_types import LoopSettings, Trial
+from sagelib.rise_worlds import Style
 from sagelib.rollout import World
 from sagelib.sft import IGNORED, Example
-from sagelib.shop_expert import HEAD, Style, reply_to
-from sagelib.shop_world import BRANDS, KINDS
 from sagelib.tiny import train_tokenizer
 from sagelib.types import Chain, Segment
 
-PAIRS = ("list", "document", "note", "option")
+Reply = Callable[[str, Style], str]   # a rule player of some world: its reply to a conversation
 WIDE = Budgets(max_context=40_000, reply_tokens=400, writer_tokens=2000, document_tokens=1500, trajectory_tokens=30_000)
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """Shares of the styles: attempts without reading features, attempts without the document, documents of general advice."""
+    """Shares of the styles: attempts without looking, attempts without the document, documents of general advice."""
 
     hasty: float = 0.0
     unread: float = 0.0
@@ -40,10 +39,10 @@ class Mixture:
 
     def draw(self, rng: random.Random) -> Style:
         hasty, unread, general = rng.random() < self.hasty, rng.random() < self.unread, rng.random() < self.general
-        return Style(features=not hasty, document=not unread, notes=not general)
+        return Style(careful=not hasty, document=not unread, notes=not general)
 
 
-def players(format: ChatFormat, mixture: Mixture, seed: int) -> ScriptedPolicy:
+def players(format: ChatFormat, reply_to: Reply, mixture: Mixture, seed: int) -> ScriptedPolicy:
     """A policy whose replies are the rule players'. The first message and the seed decide on the style of a conversation."""
 
     def script(row: int, turn: int, ids: Sequence[int]) -> str:
@@ -54,10 +53,10 @@ def players(format: ChatFormat, mixture: Mixture, seed: int) -> ScriptedPolicy:
     return ScriptedPolicy(format, script)
 
 
-def demonstrate(chains: Sequence[Chain], world: World, format: ChatFormat, settings: LoopSettings, mixture: Mixture,
-                seed: int) -> list[Trial]:
+def demonstrate(chains: Sequence[Chain], world: World, format: ChatFormat, settings: LoopSettings, reply_to: Reply,
+                mixture: Mixture, seed: int) -> list[Trial]:
     """One trial of each sequence, failures included: a curator has to learn from them."""
-    return play_trials(chains, 1, players(format, mixture, seed), world, format, settings, seed)
+    return play_trials(chains, 1, players(format, reply_to, mixture, seed), world, format, settings, seed)
 
 
 def examples(trials: Sequence[Trial]) -> list[Example]:
@@ -83,41 +82,11 @@ def texts(trials: Iterable[Trial], format: ChatFormat) -> list[str]:
     return found
 
 
-def tokenizer_for(chains: Sequence[Chain], world: World, max_turns: int, mixture: Mixture, vocabulary: int, seed: int):
+def tokenizer_for(chains: Sequence[Chain], world: World, max_turns: int, reply_to: Reply, mixture: Mixture, vocabulary: int,
+                  seed: int):
     """A tokenizer of these sequences' texts, with and without a document; they are played in bytes first."""
     byte_format = ChatFormat(train_tokenizer(["user\nassistant\n"], 259))
     seen = []
     for carry in (Carry.document, Carry.none):
-        seen += demonstrate(chains, world, byte_format, LoopSettings(carry, WIDE, max_turns), mixture, seed)
+        seen += demonstrate(chains, world, byte_format, LoopSettings(carry, WIDE, max_turns), reply_to, mixture, seed)
     return train_tokenizer(texts(seen, byte_format), vocabulary)
-
-
-def copying_pairs(count: int, seed: int) -> list[dict[str, str]]:
-    """Short exercises (text -> code) with made-up stores, for `sft.encode_pair`: the look-ups that a row of a trial is made of.
-
-    A product by its brand in a list, a brand by its property in a document, both written down, an option out of a goal. A small
-    policy learns to copy from these first, as in the main job: after 200 batches of rows alone it still copied nothing.
-    """
-    rng, found = random.Random(seed), []
-    for i in range(count):
-        query, noun, _, _, properties, options = rng.choice(KINDS)
-        brands, own = rng.sample(BRANDS, len(properties)), rng.sample(properties, len(properties))
-        codes = [f"S{first}{rng.randrange(10)}" for first in rng.sample(range(1, 10), len(properties))]
-        shelf = "\n".join(["Results:", *(f"{brand} {noun} {code}" for brand, code in zip(brands, codes, strict=True))])
-        known = sorted(rng.sample(list(zip(own, brands, strict=True)), rng.randint(1, len(own))))
-        wanted, brand = rng.choice(known)
-        kind = PAIRS[i % len(PAIRS)]
-        known = [pair for pair in known if kind != "note" or pair[0] != wanted]   # what is to be noted is not there yet
-        document = "\n".join([HEAD, *(f"- {prop}: {name}" for prop, name in known)])
-        click = f"<action>click[{codes[brands.index(brand)].lower()}]</action>"
-        name = rng.choice(list(options))
-        chosen = {key: rng.choice(others) for key, others in options.items()}
-        goal = f"Find me {wanted} {query} with " + ", and ".join(f"{key.lower()}: {value}" for key, value in chosen.items())
-        text, code = {
-            "list": (f"{shelf}\n\nOpen: {brand}", click),
-            "document": (f"Document:\n{document}\n\nTask: {goal}\n\n{shelf}", click),
-            "note": (f"Document:\n{document}\n\nBy {brand}.\nThis {noun} is {wanted}.\n\nNote", f"- {wanted}: {brand}"),
-            "option": (f"Task: {goal}\n\nOption {name.lower()}", f"<action>click[{chosen[name]}]</action>"),
-        }[kind]
-        found.append({"kind": kind, "text": text, "code": code})
-    return found

@@ -1,4 +1,4 @@
-"""The notebooks of SkillRise, in their order, as a table of their own: they play in the shop and need nothing of the main job."""
+"""The notebooks of SkillRise, in their order, as a table of their own: in text worlds, without any part of the main job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sagelib.graph import Node, Step, expand
-from sagelib.profiles import PROFILE_SHOP
+from sagelib.rise_worlds import of_profile
 
 METHODS = ("skillrise", "no_carry", "grpo")
 RISE = (
@@ -22,6 +22,7 @@ RISE = (
 )
 
 
-def rise_nodes(profile: str, seeds: Sequence[int]) -> list[Node]:
-    """All nodes, each with its world, so that a run's id holds the hash of that world."""
-    return [replace(node, parameters=node.parameters | {"world": PROFILE_SHOP[profile]}) for node in expand(RISE, profile, seeds)]
+def rise_nodes(profile: str, seeds: Sequence[int], world: str | None = None) -> list[Node]:
+    """All nodes, each with its world (None: the profile's shop), so that a run's id holds the hash of that world."""
+    world = world or of_profile("shop", profile)
+    return [replace(node, parameters=node.parameters | {"world": world}) for node in expand(RISE, profile, seeds)]

@@ -23,8 +23,8 @@ from sagelib.rise_prompts import Budgets
 from sagelib.rise_rows import training_rows, trial_returns
 from sagelib.rise_sequences import Manifest, SequencePlan, build
 from sagelib.rise_types import LoopSettings, Trial
+from sagelib.rise_worlds import TextWorld
 from sagelib.rollout import World
-from sagelib.shop_world import load_cards
 from sagelib.types import Chain
 
 
@@ -35,13 +35,13 @@ def settings(cfg: RiseLoopConfig, carry: str) -> LoopSettings:
     return LoopSettings(Carry(carry), budgets, cfg.max_turns)
 
 
-def sequences(directory: Path, world: str, split: str, K: int, *, per_family: int | None = None, families: int | None = None,
-              seed: int = 0, whole: bool = False) -> Manifest:
-    """Sequences of a split of the shop. Its tasks are equally hard within a family: their order is random.
+def sequences(directory: Path, world: TextWorld, split: str, K: int, *, per_family: int | None = None,
+              families: int | None = None, seed: int = 0, whole: bool = False) -> Manifest:
+    """Sequences of a split, in the world's order of difficulty.
 
-    ``families``: only so many, spread evenly over the stores. The tasks of a panel (``per_family``) do not depend on K.
+    ``families``: only so many, spread evenly over all. The tasks of a panel (``per_family``) do not depend on K.
     """
-    cards = load_cards(directory, split)
+    cards = world.cards(directory, split)
     if families is not None:
         names = sorted({card.family for card in cards})
         kept = {names[i * len(names) // families] for i in range(min(families, len(names)))}
@@ -50,7 +50,7 @@ def sequences(directory: Path, world: str, split: str, K: int, *, per_family: in
     for family in sorted({card.family for card in cards}):
         members = sorted((card for card in cards if card.family == family), key=lambda card: card.task_id)
         chosen += random.Random(f"{seed} {family}").sample(members, min(per_family or len(members), len(members)))
-    plan = SequencePlan(world=world, split=split, K=K, seed=seed, difficulty="none", order="random", whole=whole)
+    plan = SequencePlan(world=world.name, split=split, K=K, seed=seed, whole=whole, **world.plan)
     return build(chosen, plan)
 
 

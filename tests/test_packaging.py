@@ -17,6 +17,7 @@ import yaml
 from packaging.requirements import Requirement
 
 from sagelib import setup
+from sagelib.rise_worlds import KINDS
 from sagelib.runs import ROOT
 from sagelib.setup import Problem, explain
 
@@ -65,6 +66,9 @@ def test_extras_and_dependencies_do_not_contradict_each_other():
 def test_what_the_library_imports_is_a_dependency_or_an_extra():
     declared = {Requirement(r).name.lower() for r in [*PROJECT["dependencies"], *sum(EXTRAS.values(), [])]}
     modules = importlib.metadata.packages_distributions()
+    engines = {name for kind in KINDS.values() if kind.environment != "main" for name in TOOL[kind.environment]}
+    declared |= {Requirement(r).name.lower() for r in engines}   # of modules that run in an environment of their own
+    modules |= {"fast_downward": ["fast-downward-textworld"]}    # which this one need not have
     comes_along = {"tokenizers", "jinja2", "huggingface-hub", "safetensors", "ipython", "nbconvert",
                    "packaging"}   # of transformers, jupyterlab
     for path in (ROOT / "sagelib").glob("*.py"):

@@ -5,15 +5,17 @@ import re
 import pytest
 from fakes import tiny_format
 
-from sagelib.rise_demos import WIDE, Mixture, copying_pairs, demonstrate, examples, texts, tokenizer_for
+from sagelib.rise_demos import WIDE, Mixture, demonstrate, examples, texts, tokenizer_for
 from sagelib.rise_document import Carry
 from sagelib.rise_play import sequences
 from sagelib.rise_prompts import Budgets
 from sagelib.rise_sequences import CheckedWorld
 from sagelib.rise_types import LoopSettings
+from sagelib.rise_worlds import Style, find
 from sagelib.sft import IGNORED
 from sagelib.shop import ShopPool
-from sagelib.shop_expert import FEATURES, GENERAL, Style, next_action, read_document, revised_document
+from sagelib.shop_exercises import copying_pairs
+from sagelib.shop_expert import FEATURES, GENERAL, next_action, read_document, reply_to, revised_document
 from sagelib.shop_world import build
 
 BARS = "Find me soy free protein bars with flavor: cocoa, and size: 6 count, and price lower than 70.00 dollars"
@@ -22,6 +24,7 @@ EXPERT, HASTY, UNREAD, GENERAL_ONLY = Mixture(), Mixture(hasty=1.0), Mixture(unr
 
 
 EXPERT_STYLE = Style()
+SHOP = find("shop-smoke")
 
 
 # ---- single decisions
@@ -54,7 +57,7 @@ def test_the_document_saves_reading():
     assert action("- soy free: Fennway", SEARCHED, ("click[s12]", "Fennway protein bar")) == "click[cocoa]"
     assert action("- low sugar: Brisca", SEARCHED) == "click[s12]"               # that one it is not
     assert action("- soy free: Fennway", SEARCHED, style=Style(document=False)) == "click[s47]"
-    assert action("", SEARCHED, OPENED, style=Style(features=False)) == "click[cocoa]"
+    assert action("", SEARCHED, OPENED, style=Style(careful=False)) == "click[cocoa]"
 
 
 def test_what_is_written_down():
@@ -65,7 +68,7 @@ def test_what_is_written_down():
 def test_shares_of_a_mixture():
     rng, mixture = random.Random(0), Mixture(hasty=0.4, unread=0.25, general=0.5)
     styles = [mixture.draw(rng) for _ in range(4000)]
-    shares = [sum(not getattr(s, name) for s in styles) / 4000 for name in ("features", "document", "notes")]
+    shares = [sum(not getattr(s, name) for s in styles) / 4000 for name in ("careful", "document", "notes")]
     assert shares == pytest.approx([0.4, 0.25, 0.5], abs=0.03)
 
 
@@ -81,12 +84,12 @@ def shop(tmp_path_factory):
 @pytest.fixture(scope="module")
 def played(shop):
     """solved[mixture][position], and the expert's trials, over the 40 or so sequences of one store."""
-    manifest, format, settings = sequences(shop, "shop-smoke", "demos", 3, per_family=12, whole=True), tiny_format(), {}
+    manifest, format, settings = sequences(shop, SHOP, "demos", 3, per_family=12, whole=True), tiny_format(), {}
     with ShopPool(shop) as pool:
         world = CheckedWorld(pool, manifest)
         chains = [s.chain for s in manifest.sequences]
         for name, mixture in {"expert": EXPERT, "hasty": HASTY, "unread": UNREAD, "general": GENERAL_ONLY}.items():
-            settings[name] = demonstrate(chains, world, format, LoopSettings(Carry.document, WIDE, 11), mixture, 0)
+            settings[name] = demonstrate(chains, world, format, LoopSettings(Carry.document, WIDE, 11), reply_to, mixture, 0)
     return settings
 
 
@@ -114,29 +117,29 @@ def test_imitation_sees_the_players_own_tokens_of_both_roles(played):
 
 
 def test_equal_seeds_give_equal_demonstrations(shop):
-    manifest = sequences(shop, "shop-smoke", "demos", 3, per_family=3)
+    manifest = sequences(shop, SHOP, "demos", 3, per_family=3)
     chains, mixture = [s.chain for s in manifest.sequences], Mixture(0.5, 0.5, 0.5)
     with ShopPool(shop) as pool:
-        runs = [demonstrate(chains, pool, tiny_format(), LoopSettings(Carry.document, WIDE, 11), mixture, seed)
+        runs = [demonstrate(chains, pool, tiny_format(), LoopSettings(Carry.document, WIDE, 11), reply_to, mixture, seed)
                 for seed in (0, 0, 1)]
     a, b, c = [[[t.code for e in trial.episodes for t in e.turns] for trial in trials] for trials in runs]
     assert a == b != c
 
 
 def test_budgets_that_are_too_small_are_an_error_and_no_bad_example(shop):
-    manifest = sequences(shop, "shop-smoke", "demos", 3, per_family=3)
+    manifest = sequences(shop, SHOP, "demos", 3, per_family=3)
     tight = Budgets(max_context=3000, reply_tokens=8, writer_tokens=600, document_tokens=500, trajectory_tokens=2000)
     with ShopPool(shop) as pool:
         settings = LoopSettings(Carry.document, tight, 3)
-        trials = demonstrate([manifest.sequences[0].chain], pool, tiny_format(), settings, EXPERT, 0)
+        trials = demonstrate([manifest.sequences[0].chain], pool, tiny_format(), settings, reply_to, EXPERT, 0)
     with pytest.raises(ValueError, match="the budgets are too small"):
         examples(trials)
 
 
 def test_the_tokenizer_keeps_names_and_digits_apart(shop):
-    manifest = sequences(shop, "shop-smoke", "demos", 3, per_family=3)
+    manifest = sequences(shop, SHOP, "demos", 3, per_family=3)
     with ShopPool(shop) as pool:
-        tokenizer = tokenizer_for([s.chain for s in manifest.sequences], pool, 11, EXPERT, 500, 0)
+        tokenizer = tokenizer_for([s.chain for s in manifest.sequences], pool, 11, reply_to, EXPERT, 500, 0)
     assert [tokenizer.decode([i]) for i in tokenizer.encode("Fennway protein bar S12")][-3:] == ["S", "1", "2"]
     assert len(tokenizer.encode("<action>click[buy now]</action>")) < 6 and len(tokenizer) <= 500
 

@@ -7,18 +7,20 @@ from fakes import tiny_format
 from rise_fakes import ReadingPolicy
 
 from sagelib import rise_evaluate, rise_play, rise_tables
-from sagelib.config import ConfigError, RiseEvalConfig, RiseSFTConfig, RiseTrainConfig
+from sagelib.config import ConfigError
+from sagelib.rise_config import RiseEvalConfig, RiseSFTConfig, RiseTrainConfig
 from sagelib.rise_credit import RiseCredit
 from sagelib.rise_demos import WIDE
 from sagelib.rise_document import Carry
 from sagelib.rise_graph import RISE, rise_nodes
 from sagelib.rise_sequences import CheckedWorld, ManifestError
 from sagelib.rise_types import LoopSettings
+from sagelib.rise_worlds import find
 from sagelib.shop import ShopPool
 from sagelib.shop_expert import reply_to
 from sagelib.shop_world import build
 
-FORMAT = tiny_format()
+FORMAT, SHOP = tiny_format(), find("shop-smoke")
 
 
 @pytest.fixture(scope="module")
@@ -31,16 +33,16 @@ def shop(tmp_path_factory):
 # ---- panels and training order
 
 def test_a_panel_does_not_depend_on_the_length_of_its_sequences(shop):
-    panels = {K: rise_play.sequences(shop, "s", "test", K, per_family=6, families=3, whole=True) for K in (1, 2, 3, 6)}
+    panels = {K: rise_play.sequences(shop, SHOP, "test", K, per_family=6, families=3, whole=True) for K in (1, 2, 3, 6)}
     assert len({tuple(sorted(p.fingerprints)) for p in panels.values()}) == 1
     assert {K: len(p.sequences) for K, p in panels.items()} == {1: 18, 2: 9, 3: 6, 6: 3}
     assert len({s.family for s in panels[6].sequences}) == 3
     with pytest.raises(ManifestError, match="fill no sequence of K = 4"):
-        rise_play.sequences(shop, "s", "test", 4, per_family=6, whole=True)
+        rise_play.sequences(shop, SHOP, "test", 4, per_family=6, whole=True)
 
 
 def test_training_plays_everything_once_before_anything_again_and_nothing_twice_in_a_step(shop):
-    manifest = rise_play.sequences(shop, "s", "train", 3, per_family=6)     # 16 sequences
+    manifest = rise_play.sequences(shop, SHOP, "train", 3, per_family=6)     # 16 sequences
     chains = rise_play.training_chains(manifest, 12, 3, seed=0)
     assert len(chains) == 36 and len({c.scenario_id for c in chains[:15]}) == 15
     assert all(len({c.scenario_id for c in chains[i:i + 3]}) == 3 for i in range(0, 36, 3))
@@ -52,7 +54,7 @@ def test_training_plays_everything_once_before_anything_again_and_nothing_twice_
 # ---- documents
 
 def test_the_four_documents_of_the_expert(shop):
-    manifest = rise_play.sequences(shop, "s", "test", 3, per_family=3, whole=True)
+    manifest = rise_play.sequences(shop, SHOP, "test", 3, per_family=3, whole=True)
     settings = LoopSettings(Carry.document, WIDE, 11)
     with ShopPool(shop) as pool:
         world, policy = CheckedWorld(pool, manifest), ReadingPolicy(reply_to)

@@ -224,8 +224,8 @@ def test_a_process_that_dies_makes_environment_failures_and_is_replaced(built):
     with ShopPool(built) as world:
         [[visit]] = world.open([(task, 1)])
         assert world.step([(visit, "search[lamps]")])[0].status == "ok"
-        world.processes[0].kill()
-        world.processes[0].wait()
+        world.workers[0].process.kill()
+        world.workers[0].process.wait()
         assert world.step([(visit, "search[lamps]")])[0].status == "env_failure" and visit.failure
         assert world.judge([visit])[0].status == "env_failure"
         world.close([visit])
