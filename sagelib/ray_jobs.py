@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -148,7 +149,7 @@ class RayJob(Job):
 
     def __init__(self, cluster: Cluster, notebook: Any, *args: Any, **options: Any) -> None:
         super().__init__(notebook, *args, **options)
-        self.cluster, self.given = cluster, [str(path["directory"]) for path in self.inputs]
+        self.cluster, self.given = cluster, [Path(given["directory"]) for given in self.inputs]
         self.result: tuple[float, int | Exception] | None = None   # when it was there, and what it was
         self.looked = time.time()
 
