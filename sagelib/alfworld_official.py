@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sagelib.alfworld_text import fingerprint
+from sagelib.runs import read_json
 
 ABOUT = "ALFWorld's official games, below $ALFWORLD_DATA."
 FOLDERS = {"train": ("demos", "train"), "valid_seen": ("dev",), "valid_unseen": ("test",)}
@@ -36,6 +37,9 @@ def index(directory: Path) -> Path:
     if place is None:
         raise OfficialMissing("ALFWorld's official games are not there: $ALFWORLD_DATA must name a folder with json_2.1.1/train, "
                               "valid_seen and valid_unseen (alfworld-download makes one). Or use alfworld-mini.")
+    listing = _listing(place)
+    if (read_json(directory / "world.json") or {}).get("files") == listing:
+        return directory
     rows, counts = [], {}
     for folder, splits in FOLDERS.items():
         for n, (path, game, trajectory) in enumerate(_games(place / folder)):
@@ -43,15 +47,18 @@ def index(directory: Path) -> Path:
             counts[split] = counts.get(split, 0) + 1
             rows.append(_row(path, game, trajectory, split, path.parent.relative_to(place).as_posix()))
     text = "".join(json.dumps(row, sort_keys=True) + "\n" for row in rows)
-    listed = directory / "tasks.jsonl"
-    if (directory / "world.json").exists() and listed.exists() and listed.read_text() == text:
-        return directory
-    world = {"name": directory.name, "tasks": counts, "games": "official", "view": "full",
+    world = {"name": directory.name, "tasks": counts, "games": "official", "view": "full", "files": listing,
              "hash": hashlib.sha256(text.replace(str(place), "").encode()).hexdigest()}
     directory.mkdir(parents=True, exist_ok=True)
-    listed.write_text(text)
+    (directory / "tasks.jsonl").write_text(text)
     (directory / "world.json").write_text(json.dumps(world, indent=1) + "\n")
     return directory
+
+
+def _listing(place: Path) -> str:
+    """What the folder holds, without reading it (hundreds of megabytes): names, sizes and times of its games."""
+    found = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(place.glob("*/*/*/game.tw-pddl"))]
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest()
 
 
 def _games(folder: Path) -> Iterator[tuple[Path, dict[str, Any], dict[str, Any]]]:

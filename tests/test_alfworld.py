@@ -211,6 +211,7 @@ def test_official_games_are_found_and_played(built, tmp_path, monkeypatch):
     folder = alfworld_official.index(tmp_path / "index")
     world = json.loads((folder / "world.json").read_text())
     assert (world["games"], world["tasks"]) == ("official", {"demos": 12, "train": 12, "dev": 6, "test": 12})
+    assert alfworld_official.index(folder) == folder
     cards = alfworld.cards(folder, "test")
     ours = {row["fingerprint"]: row["walkthrough"] for row in rows(built)}
     assert {card.family.split("/")[0] for card in cards} == {"test"} and all(card.fingerprint in ours for card in cards)
