@@ -213,7 +213,7 @@ def family_figure(families: pd.DataFrame, split: str, a: str = "sft", b: str = "
     axis.set_yticks(data.index, data["family"], fontsize=6)
     axis.set_ylim(len(data) - 0.5, -0.5)
     axis.set_xlabel(f"tasks solved (%), {SPLITS[split]}")
-    axis.legend(fontsize=7, loc="lower right")
+    axis.legend(fontsize=7, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))
     figure.tight_layout()
     return figure, data
 
