@@ -59,7 +59,9 @@ class Engine:
         self._random = jvm.java.lang.Class.forName("scala.util.Random$").getField("MODULE$").get(None)
         self._free: list[Any] = []
         self.open_games = 0
-        self.names = list(self.borrow().getTaskNames())
+        first = self.borrow()
+        self.names = list(first.getTaskNames())
+        self.give_back(first)
 
     def borrow(self) -> Any:
         """A simulator of its own for one game; `give_back` it. ValueError when too many are out."""

@@ -10,8 +10,8 @@ writes down what the attempt showed: an answer and its outcome, or what the circ
 
 from __future__ import annotations
 
+import hashlib
 import re
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -50,7 +50,7 @@ class Friction:
         return {f"{self.question} friction": best, f"{OTHER[self.question]} friction": rest}
 
     def guess(self) -> str:
-        return self.surfaces[zlib.crc32(repr(self).encode()) % 2]
+        return self.surfaces[_coin(self)]
 
     def plan(self, answer: str) -> list[str]:
         return [f"teleport to {BOARD}", f"focus on inclined plane with a {answer} surface"]
@@ -80,7 +80,7 @@ class Conductivity:
         return {self.thing: answer if right else OTHER[answer]}
 
     def guess(self) -> str:
-        return self.facts[zlib.crc32(repr(self).encode()) % 2]
+        return self.facts[_coin(self)]
 
     @property
     def noun(self) -> str:
@@ -104,6 +104,11 @@ class Conductivity:
 
 
 Goal = Friction | Conductivity
+
+
+def _coin(goal: Goal) -> int:
+    """0 or 1, as good as random from goal to goal (a sum like CRC-32 is not: both questions about a pair would go together)."""
+    return hashlib.sha256(repr(goal).encode()).digest()[0] % 2
 
 
 def read_goal(instruction: str) -> Goal:

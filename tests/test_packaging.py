@@ -322,6 +322,7 @@ def sagelib_names_used(code: str) -> set[tuple[str, str]]:
     return used
 
 
+
 def test_benchmarks_use_what_the_library_has():
     """No test runs them, so a function that was moved would be missed there."""
     for path in sorted((ROOT / "benchmarks").glob("*.py")):
