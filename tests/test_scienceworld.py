@@ -139,6 +139,7 @@ def test_difficulty_rises_within_a_sequence(manifests, built):
 
 # ---- the engine
 
+@pytest.mark.usefixtures("built")
 def test_equal_actions_see_equal_texts_in_another_process_and_beside_other_games():
     """Animals, plants and the order of things in a room are the parts that differ in the package as it is."""
     code = """
@@ -157,6 +158,7 @@ print(json.dumps([play("find-animal", 2), play("boil", 1), play("find-animal", 2
     assert "butterfly" in str(first[0]) and "wood cup" in first[0][-1]
 
 
+@pytest.mark.usefixtures("built")
 def test_the_package_s_own_solutions_get_the_full_score_and_chance_does_not():
     """Four types of short tasks; benchmarks/scienceworld_cost.py does all thirty."""
     code = """
@@ -182,6 +184,7 @@ print(json.dumps(found))"""
     assert max(luck for _, luck in scores.values()) < 1.0
 
 
+@pytest.mark.usefixtures("built")
 def test_wrong_names_and_too_many_games_are_named():
     code = """
 import sagelib.scienceworld_engine as module
