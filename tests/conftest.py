@@ -51,6 +51,6 @@ def mini_world() -> Path:
     for part in ("agent", "judge"):
         if not any((world / part / "data" / "tasks").glob("*_1/specs.json")):
             unavailable(
-                f"the generated world is not built ({world / part} has no tasks); build it with ./workbench setup"
+                f"the generated world is not built ({world / part} has no tasks); build it with ./workbench setup --profile smoke"
             )
     return world
