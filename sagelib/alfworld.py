@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sagelib import alfworld_exercises, alfworld_expert, alfworld_official, rise_worlds
+from sagelib import alfworld_exercises, alfworld_expert, alfworld_official, rise_worlds, text_files
 from sagelib.rise_sequences import TaskCard
-from sagelib.runs import ROOT, code_hash, read_json
+from sagelib.runs import ROOT
 from sagelib.text_pool import TextPool
 
 if TYPE_CHECKING:   # never imported here; named so that the world's hash covers what runs at the other end (see `runs.sources`)
@@ -44,16 +43,9 @@ SETTINGS = {
 }
 
 
-class AlfworldMissing(FileNotFoundError):
-    """The engine's environment, or the games, are not there; the text says what makes them."""
-
-
 def python() -> Path:
-    """The interpreter of the engine's environment. AlfworldMissing when it is not built."""
-    place = Path(os.environ.get("SAGELIB_ALFWORLD_PYTHON") or ROOT / ".venvs" / "alfworld" / "bin" / "python")
-    if not place.exists():
-        raise AlfworldMissing(f"ALFWorld's environment is not built (no {place}). Fix: ./workbench setup --world alfworld")
-    return place
+    """The interpreter of the engine's environment. WorldMissing when it is not built."""
+    return text_files.engine_python("alfworld", "ALFWorld")
 
 
 def environment() -> dict[str, str]:
@@ -67,15 +59,13 @@ class AlfworldPool(TextPool):
     """``workers`` engines of one directory of games."""
 
     def __init__(self, directory: Path, workers: int = 1) -> None:
-        directory = Path(directory).resolve()
-        if not (directory / "world.json").is_file():
-            raise AlfworldMissing(f"no games in {directory} (world.json is missing); make them with sagelib.alfworld.ensure")
+        directory = text_files.made(directory, "sagelib.alfworld.ensure")
         super().__init__([str(python()), "-m", "sagelib.alfworld_server", str(directory)], workers, environment())
 
 
 def version() -> str:
     """What the games of a directory were made by; another one makes `ensure` build again."""
-    return "-".join(code_hash(ROOT / "sagelib" / f"{name}.py")[:8] for name in MAKERS)
+    return text_files.version(MAKERS)
 
 
 def build(directory: Path, name: str, plan: dict[str, Any], seed: int = SEED) -> None:
@@ -89,19 +79,10 @@ def build(directory: Path, name: str, plan: dict[str, Any], seed: int = SEED) ->
 
 def ensure(name: str) -> Path:
     """data/<name>, made if it is not there or was made by other code (mini takes minutes)."""
-    directory, size = ROOT / "data" / name, name.removeprefix("alfworld-")
+    size = name.removeprefix("alfworld-")
     if size == "official":
-        return alfworld_official.index(directory)
-    if (read_json(directory / "world.json") or {}).get("version") != version():
-        python()   # says what is missing before anything is removed
-        fresh = directory.with_name(f".{name}.{os.getpid()}")
-        try:
-            build(fresh, name, PLANS[size])
-            shutil.rmtree(directory, ignore_errors=True)
-            fresh.replace(directory)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
-    return directory
+        return alfworld_official.index(ROOT / "data" / name)
+    return text_files.ensure(name, version(), lambda fresh: build(fresh, name, PLANS[size]), python)
 
 
 def cards(directory: Path, split: str) -> list[TaskCard]:

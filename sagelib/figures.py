@@ -122,13 +122,17 @@ def study_figure(episodes: pd.DataFrame, cells: Sequence[str], split: str) -> tu
                 where = {"transform": axis.get_yaxis_transform(), "ha": "center", "va": "center"}   # x: share of the panel
                 axis.text(0.5, y, "no run", color="#8c8c8c", fontsize=6, **where)
             else:
-                axis.errorbar(row["mean"], y, xerr=[[row["mean"] - row["low"]], [row["high"] - row["mean"]]], fmt="o", ms=3,
-                              color=PALETTE["sft"], lw=0.8, capsize=2)
+                _point(axis, y, row["mean"], row["low"], row["high"], PALETTE["sft"])
         axis.set_title(label, fontsize=8)
     axes[0].set_yticks(range(len(cells)), cells)
     axes[0].set_ylim(len(cells) - 0.5, -0.5)
     figure.tight_layout(w_pad=1.0)
     return figure, pd.DataFrame(rows)
+
+
+def _point(axis: plt.Axes, y: int, mean: float, low: float, high: float, color: str) -> None:
+    """A mean with its interval in row ``y`` of a panel."""
+    axis.errorbar(mean, y, xerr=[[mean - low], [high - mean]], fmt="o", ms=3, color=color, lw=0.8, capsize=2)
 
 
 def _interval(part: pd.DataFrame, metric: str) -> dict[str, float | int | None]:
@@ -190,9 +194,7 @@ def difference_figure(differences: pd.DataFrame, split: str) -> tuple[plt.Figure
     for axis, (metric, label) in zip(axes, METRICS.items(), strict=True):
         axis.axvline(0, color="#8c8c8c", lw=0.8)
         for row in data[data["metric"] == metric].itertuples():
-            reach = [[row.difference - row.low], [row.high - row.difference]]
-            y = pairs.index((row.a, row.b))
-            axis.errorbar(row.difference, y, xerr=reach, fmt="o", ms=3, color=PALETTE[row.a], lw=0.8, capsize=2)
+            _point(axis, pairs.index((row.a, row.b)), row.difference, row.low, row.high, PALETTE[row.a])
         axis.set_title(label, fontsize=8)
     axes[0].set_yticks(range(len(pairs)), [f"{METHODS[a]} \N{MINUS SIGN} {METHODS[b]}" for a, b in pairs])
     axes[0].set_ylim(len(pairs) - 0.5, -0.5)

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sagelib import java, rise_worlds, scienceworld_exercises, scienceworld_expert
+from sagelib import java, rise_worlds, scienceworld_exercises, scienceworld_expert, text_files
 from sagelib.rise_sequences import TaskCard
-from sagelib.runs import ROOT, code_hash, content_hash, read_json
+from sagelib.runs import ROOT, content_hash
 from sagelib.text_pool import TextPool
 
 if TYPE_CHECKING:   # never imported here; named so that a run's id covers what runs at the other end (see `runs.sources`)
@@ -38,18 +37,11 @@ SETTINGS = {
 }
 
 
-class ScienceWorldMissing(FileNotFoundError):
-    """The engine's environment, its Java or the list of tasks is not there; the text says what makes it."""
-
-
 def python() -> Path:
-    """The interpreter of the engine's environment. ScienceWorldMissing when it, or Java, is not there."""
-    place = Path(os.environ.get("SAGELIB_SCIENCEWORLD_PYTHON") or ROOT / ".venvs" / "scienceworld" / "bin" / "python")
-    if not place.exists():
-        raise ScienceWorldMissing(f"ScienceWorld's environment is not built ({place} is missing). Fix: "
-                                  "./workbench setup --world scienceworld")
+    """The interpreter of the engine's environment. WorldMissing when it, or Java, is not there."""
+    place = text_files.engine_python("scienceworld", "ScienceWorld")
     if why := java.missing(rise_worlds.KINDS["scienceworld"].java):
-        raise ScienceWorldMissing(f"ScienceWorld cannot start: {why}")
+        raise text_files.WorldMissing(f"ScienceWorld cannot start: {why}")
     return place
 
 
@@ -63,15 +55,13 @@ class ScienceWorldPool(TextPool):
     """``workers`` processes with a Java process each (1 GB at most), for the tasks listed in one directory."""
 
     def __init__(self, directory: Path, workers: int = 2, seconds: float = 600.0) -> None:
-        directory = Path(directory).resolve()
-        if not (directory / "world.json").is_file():
-            raise ScienceWorldMissing(f"no tasks in {directory} (world.json is missing); make them with scienceworld.ensure")
+        directory = text_files.made(directory, "sagelib.scienceworld.ensure")
         super().__init__([str(python()), "-m", "sagelib.scienceworld_server", str(directory)], workers, environment(), seconds)
 
 
 def version() -> str:
     """What the list of a directory was made by; another one makes `ensure` build again."""
-    return "-".join(code_hash(ROOT / "sagelib" / f"{name}.py")[:8] for name in MAKERS)
+    return text_files.version(MAKERS)
 
 
 def build(directory: Path, name: str, view: str = "short") -> dict[str, int]:
@@ -91,17 +81,7 @@ def build(directory: Path, name: str, view: str = "short") -> dict[str, int]:
 
 def ensure(name: str) -> Path:
     """data/<name>, made if it is not there or was made by other code (mini takes minutes)."""
-    directory = ROOT / "data" / name
-    if (read_json(directory / "world.json") or {}).get("version") != version():
-        python()   # says what is missing before anything is removed
-        fresh = directory.with_name(f".{name}.{os.getpid()}")
-        try:
-            build(fresh, name)
-            shutil.rmtree(directory, ignore_errors=True)
-            fresh.replace(directory)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
-    return directory
+    return text_files.ensure(name, version(), lambda fresh: build(fresh, name), python)
 
 
 def rows(directory: Path) -> list[dict[str, Any]]:

@@ -6,21 +6,15 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from sagelib import rise_worlds, shop_exercises, shop_expert, shop_server, shop_world
+from sagelib import rise_worlds, shop_exercises, shop_expert, shop_server, shop_world, text_files
 from sagelib.text_pool import TextPool
 
 
-class ShopMissing(FileNotFoundError):
-    """The shop's directory is not built."""
-
-
 class ShopPool(TextPool):
-    """``workers`` server processes of one shop. ShopMissing when it is not built."""
+    """``workers`` server processes of one shop. WorldMissing when it is not built."""
 
     def __init__(self, directory: Path, workers: int = 1) -> None:
-        directory = Path(directory).resolve()
-        if not (directory / "world.json").is_file():
-            raise ShopMissing(f"no shop in {directory} (world.json is missing); build it with sagelib.shop_world.build")
+        directory = text_files.made(directory, "sagelib.shop_world.build")
         super().__init__([sys.executable, "-m", shop_server.__name__, str(directory)], workers)
 
 

@@ -9,16 +9,15 @@ in the next task at once. That is what a skill document can carry from task to t
 from __future__ import annotations
 
 import json
-import os
 import random
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from sagelib import text_files
 from sagelib.rise_sequences import TaskCard, fingerprint
-from sagelib.runs import ROOT, content_hash, read_json
+from sagelib.runs import content_hash
 from sagelib.shop_goals import Goal, draw_prices, goal_id, load_products, make_goals
 
 BRANDS = ("Alderwick", "Brisca", "Calvora", "Denholt", "Fennway", "Gatrick", "Holmby", "Ironleaf", "Juniper", "Lumora")
@@ -112,15 +111,10 @@ def build(directory: Path, size: str = "mini", seed: int = 7) -> dict[str, int]:
 
 def ensure(name: str) -> Path:
     """data/<name>, built if it is not there or of another version. KeyError for a name that is not shop-mini or shop-smoke."""
-    directory, size = ROOT / "data" / name, name.removeprefix("shop-")
+    size = name.removeprefix("shop-")
     if size not in SIZES or not name.startswith("shop-"):
         raise KeyError(f"no shop {name!r}; there are: {', '.join('shop-' + s for s in SIZES)}")
-    if (read_json(directory / "world.json") or {}).get("version") != VERSION:
-        shutil.rmtree(directory, ignore_errors=True)
-        fresh = directory.with_name(f".{name}.{os.getpid()}")
-        build(fresh, size)
-        fresh.replace(directory)
-    return directory
+    return text_files.ensure(name, VERSION, lambda fresh: build(fresh, size))
 
 
 def open_store(folder: Path, seed: int) -> tuple[list[dict[str, Any]], list[Goal]]:

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import smoke_runs
 
+from sagelib.text_files import WorldMissing
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 TEST_WORLD = Path(os.environ.get("SAGELIB_TEST_WORLD") or REPOSITORY / "data" / "smoke")
 
@@ -33,6 +35,14 @@ def pytest_sessionfinish() -> None:
 def unavailable(reason: str) -> None:
     """Skip; fail where the part was promised."""
     (pytest.fail if os.environ.get("SAGELIB_TEST_REQUIRES") else pytest.skip)(reason)
+
+
+def or_skip(make):
+    """What `make` gives; skips with its sentence where a text world's engine, which no command promises, is not there."""
+    try:
+        return make()
+    except WorldMissing as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

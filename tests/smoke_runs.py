@@ -12,7 +12,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
-from sagelib import cli, runs
+from sagelib import cli, rise_worlds, runs
 from sagelib.ablations import STUDIES
 from sagelib.graph import Scheduler, add_studies, expand
 from sagelib.kernel import die_with_parent
@@ -65,10 +65,8 @@ def main():
     signal.signal(signal.SIGTERM, cli.stop)
     die_with_parent(signal.SIGTERM, int(sys.argv[1]))
     os.nice(5)
-    from sagelib.shop_world import ensure
-
     nodes = everything(engine=(runs.ROOT / "data" / "smoke" / "datasets.json").exists())
-    ensure(nodes[-1].parameters["world"])
+    rise_worlds.find(nodes[-1].parameters["world"]).directory()   # before any id is computed: they hold its hash
     scheduler = Scheduler(nodes, set(range(len(nodes))), 1)
     return 0 if scheduler.run() else 1
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
+from conftest import or_skip
 from fakes import tiny_format
 
 from sagelib import alfworld, alfworld_official, rise_play, rise_worlds
@@ -23,10 +24,7 @@ SPLITS = ("demos", "train", "dev", "test")
 @pytest.fixture(scope="module")
 def built():
     """The games of alfworld-smoke, made once."""
-    try:
-        return WORLD.directory()
-    except alfworld.AlfworldMissing as error:
-        pytest.skip(str(error))
+    return or_skip(WORLD.directory)
 
 
 @pytest.fixture(scope="module")

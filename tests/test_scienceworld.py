@@ -7,6 +7,7 @@ import sys
 
 import psutil
 import pytest
+from conftest import or_skip
 from fakes import tiny_format
 
 from sagelib import java, rise_play, rise_worlds, scienceworld, setup
@@ -16,6 +17,7 @@ from sagelib.rise_sequences import CheckedWorld, ManifestError, check_disjoint
 from sagelib.rise_types import LoopSettings
 from sagelib.runs import ROOT
 from sagelib.setup import Problem
+from sagelib.text_files import WorldMissing
 from sagelib.types import StopReason
 
 WORLD = rise_worlds.find("scienceworld-smoke")
@@ -26,10 +28,7 @@ FRICTION, CONDUCTIVITY = "inclined-plane-friction-named-surfaces", "test-conduct
 @pytest.fixture(scope="session")
 def built():
     """data/scienceworld-smoke, made by the engine if it is not there (half a minute on a free core)."""
-    try:
-        scienceworld.python()
-    except scienceworld.ScienceWorldMissing as error:
-        pytest.skip(str(error))
+    or_skip(scienceworld.python)
     return scienceworld.ensure("scienceworld-smoke")
 
 
@@ -73,7 +72,7 @@ def test_a_missing_java_is_one_line_with_the_package_to_install(monkeypatch, tmp
     with pytest.raises(Problem, match="scienceworld-smoke cannot be set up: it runs on Java.*default-jre-headless"):
         setup.build_text_world("scienceworld-smoke")
     monkeypatch.setenv("SAGELIB_SCIENCEWORLD_PYTHON", sys.executable)          # an environment that is there
-    with pytest.raises(scienceworld.ScienceWorldMissing, match="cannot start: it runs on Java.*default-jre-headless"):
+    with pytest.raises(WorldMissing, match="cannot start: it runs on Java.*default-jre-headless"):
         scienceworld.python()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert f"$JAVA_HOME = {tmp_path} has no bin/java" in java.missing(11)
@@ -96,9 +95,9 @@ def test_an_old_java_is_named_with_its_version(monkeypatch, tmp_path, said, numb
 
 def test_a_missing_environment_and_a_missing_list_name_their_command(monkeypatch, tmp_path):
     monkeypatch.setenv("SAGELIB_SCIENCEWORLD_PYTHON", str(tmp_path / "python"))
-    with pytest.raises(scienceworld.ScienceWorldMissing, match="./workbench setup --world scienceworld"):
+    with pytest.raises(WorldMissing, match="./workbench setup --world scienceworld"):
         scienceworld.ensure("scienceworld-smoke-of-nowhere")
-    with pytest.raises(scienceworld.ScienceWorldMissing, match="world.json is missing"):
+    with pytest.raises(WorldMissing, match="world.json is missing"):
         scienceworld.ScienceWorldPool(tmp_path)
 
 

@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from sagelib import shop_world
+from sagelib import shop_world, text_files
 from sagelib.rise_sequences import CheckedWorld, ManifestError, SequencePlan, build, check_disjoint
-from sagelib.shop import ShopMissing, ShopPool
+from sagelib.shop import ShopPool
 from sagelib.shop_goals import draw_prices, goal_id, load_products, make_goals, token_set_ratio, type_reward
 from sagelib.shop_pages import Shop, Visit
 from sagelib.shop_search import Index, analyze, stem, stored_length
 from sagelib.shop_server import full, short
 from sagelib.shop_world import build as build_shop
 from sagelib.shop_world import load_cards, open_store, oracle
+from sagelib.text_files import WorldMissing
 
 PARITY = Path(__file__).parent / "webshop_parity"
 GOALS = "eae7135bb9ac767be6bd9d63b314de7dc00c1eda2899b5900a8fc41e36758a2c"
@@ -154,7 +155,7 @@ def test_the_short_view_shows_what_the_page_is_about(built):
 
 
 def test_a_shop_is_built_once_and_again_for_another_version(tmp_path, monkeypatch):
-    monkeypatch.setattr(shop_world, "ROOT", tmp_path)
+    monkeypatch.setattr(text_files, "ROOT", tmp_path)
     (tmp_path / "data").mkdir()
     place = shop_world.ensure("shop-smoke")
     made = (place / "world.json").stat().st_mtime_ns
@@ -236,5 +237,5 @@ def test_a_process_that_dies_makes_environment_failures_and_is_replaced(built):
 def test_unknown_tasks_and_missing_shops_are_named(built, tmp_path):
     with ShopPool(built) as world, pytest.raises(RuntimeError, match="no task 'x/y'"):
         world.open([("x/y", 1)])
-    with pytest.raises(ShopMissing, match="shop_world.build"):
+    with pytest.raises(WorldMissing, match="shop_world.build"):
         ShopPool(tmp_path)
