@@ -32,12 +32,11 @@ import sys
 import tempfile
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-SERVER = Path(__file__).resolve().parent / "engine" / "server.py"
 SETUP = "./workbench setup"
-START_SECONDS = 120.0
+START_SECONDS = 300.0  # a start takes 3 s; on a machine that is starved of cores it took over 120
 JUDGE_SECONDS = 25.0  # a state that takes the judge 20 s is given up by itself; this is for a judge that hangs
 JUDGE_TRIES = 3
 
@@ -184,6 +183,8 @@ class EnginePool:
     Not thread-safe. Raises EngineMissing or WorldMissing.
     """
 
+    SERVER: ClassVar[Path] = Path(__file__).resolve().parent / "engine" / "server.py"   # what its process runs
+
     def __init__(
         self,
         world_dir: Path,
@@ -237,7 +238,7 @@ class EnginePool:
         )  # nothing else: agents can read their environment
         try:
             self._process = subprocess.Popen(
-                [str(python), str(SERVER), json.dumps(config)],
+                [str(python), str(self.SERVER), json.dumps(config)],
                 env=environment,
                 cwd="/",
                 pass_fds=(config["control_fd"], config["judge_fd"]),
@@ -274,7 +275,7 @@ class EnginePool:
             python.resolve(),
             Path(os.path.abspath(python)),
             Path(os.path.abspath(python)).parent.parent.resolve(),
-            SERVER,
+            self.SERVER,
             self.agent_root,
         ]
         wanted = [

@@ -3,8 +3,8 @@
 Muon (K. Jordan et al. 2024, https://kellerjordan.github.io/posts/muon) makes each update of a matrix nearly orthogonal.
 Measured here (LOG.md, 2026-11-30): the copying pairs reach a loss of 0.24 after 300 steps, with AdamW 0.75.
 
-torch.optim.Muon iterates in bfloat16, which costs 4 seconds a step on a processor that has no bfloat16 units; here it is
-float32, and matrices of equal shape go through the iteration together.
+torch.optim.Muon iterates in bfloat16, which costs 4 seconds a step on a processor that has no bfloat16 units; here that is
+float32 on such a processor, and matrices of equal shape go through the iteration together.
 """
 
 from __future__ import annotations
@@ -26,17 +26,20 @@ def has_fast_bf16() -> bool:
     return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
-def orthogonal(updates_NMK: torch.Tensor) -> torch.Tensor:
-    """Newton-Schulz: each of the N matrices becomes U V^T of its singular value decomposition, singular values 0.7 to 1.2."""
+def orthogonal(updates_NMK: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Newton-Schulz: each of the N matrices becomes U V^T of its singular value decomposition, singular values 0.7 to 1.2.
+
+    ``dtype``: of the iteration.
+    """
     a, b, c = COEFFICIENTS
     tall = updates_NMK.shape[1] > updates_NMK.shape[2]
     X_NMK = updates_NMK.mT if tall else updates_NMK
-    X_NMK = X_NMK / X_NMK.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+    X_NMK = (X_NMK / X_NMK.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)).to(dtype)
     for _ in range(ITERATIONS):
         gram_NMM = X_NMK @ X_NMK.mT
         gram_NMM = torch.baddbmm(gram_NMM, gram_NMM, gram_NMM, beta=b, alpha=c)
         X_NMK = torch.baddbmm(X_NMK, gram_NMM, X_NMK, beta=a)
-    return X_NMK.mT if tall else X_NMK
+    return (X_NMK.mT if tall else X_NMK).to(updates_NMK.dtype)
 
 
 class MuonAdamW(torch.optim.Optimizer):
@@ -49,6 +52,7 @@ class MuonAdamW(torch.optim.Optimizer):
         super().__init__([{"params": matrices}, {"params": rest}], {"lr": lr, "weight_decay": weight_decay})
         self._adam = torch.optim.AdamW(rest, lr=lr, weight_decay=weight_decay)
         self.param_groups[1].update({k: v for k, v in self._adam.param_groups[0].items() if k != "params"})
+        self.dtype = torch.bfloat16 if has_fast_bf16() else torch.float32   # of the iteration
         self._share()
 
     def _share(self) -> None:
@@ -70,7 +74,7 @@ class MuonAdamW(torch.optim.Optimizer):
         for p in (p for p in group["params"] if p.grad is not None):
             shapes.setdefault(p.shape, []).append(p)
         for shape, matrices in shapes.items():
-            updates = orthogonal(torch.stack([self._nesterov(p) for p in matrices]))
+            updates = orthogonal(torch.stack([self._nesterov(p) for p in matrices]), self.dtype)
             size = group["lr"] * 0.2 * max(shape) ** 0.5  # the root mean square of AdamW's updates (arXiv 2502.16982)
             for p, update in zip(matrices, updates, strict=True):
                 p.mul_(1 - group["lr"] * group["weight_decay"]).sub_(update, alpha=size)

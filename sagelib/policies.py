@@ -62,7 +62,7 @@ def start(run: Run, profile: str, init: str) -> Path:
     RunError when the input is not there, e.g. init = "rl_warm_up" without an earlier training run as input.
     """
     if init == "rl_warm_up":
-        return run.input("03_train") / "policy"
+        return run.input("03_train", method="sft_grpo") / "policy"
     if init == "self_distilled":
         return run.input("05_self_distill") / "policy"
     return run.input(START[profile]) / init

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from unittest import mock
 
-from sagelib import appworld
-from sagelib.appworld import EnginePool
+from sagelib.appworld import EnginePool, Episode
 from sagelib.config import EvalConfig
 from sagelib.embedding import Embedder
 from sagelib.prompts import observation
@@ -30,12 +28,13 @@ AGAIN = "Fix: run it again while the machine is idle (a block that runs out of t
 class ReplayPool(EnginePool):
     """An engine whose episodes keep its logs, and whose task folders can be had (appworld_side/replay.py)."""
 
+    SERVER = SIDE / "replay.py"
+
     def _start(self, python: Path, judge_root: Path, sandbox: bool) -> None:
         self.python = python
-        with mock.patch.object(appworld, "SERVER", SIDE / "replay.py"):   # a module's name there, not a setting
-            super()._start(python, judge_root, sandbox)
+        super()._start(python, judge_root, sandbox)
 
-    def fetch(self, episodes: Sequence[appworld.Episode]) -> list[dict[str, str]]:
+    def fetch(self, episodes: Sequence[Episode]) -> list[dict[str, str]]:
         """What the engine wrote for each, "dbs/venmo.jsonl" -> text; the episodes have ended afterwards."""
         replies = self._control.exchange([dict(op="fetch", episode=e.id, task_id=e.task.task_id) for e in episodes])
         for episode in episodes:

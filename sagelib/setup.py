@@ -445,9 +445,12 @@ def setup(worlds: Sequence[str] = ("mini",), appworld: bool = True, smollm: bool
         def main() -> None:
             build_main(locked)
 
-        in_parallel(main, *([build_appworld] if appworld else []), *([build_vllm_cpu] if vllm_cpu else []))
-        for world in worlds:
-            build_world(world)
+        def engine_and_worlds() -> None:   # a world needs AppWorld's environment only: it is made while the other is installed
+            build_appworld()
+            for world in worlds:
+                build_world(world)
+
+        in_parallel(main, *([engine_and_worlds] if appworld else []), *([build_vllm_cpu] if vllm_cpu else []))
         if smollm:
             build_smollm()
         if text_world:

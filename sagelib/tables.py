@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from sagelib import figures, published
-from sagelib.evaluate import summarise
+from sagelib.scores import summarise
 from sagelib.graph import Cell, Study, node_name
 from sagelib.retrieval import callees
 from sagelib.runs import Run, read_metrics, read_run

@@ -87,7 +87,7 @@ def world(tmp_path: Path) -> Path:
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "fake.py").write_text(FAKE)
-    monkeypatch.setattr(appworld, "SERVER", tmp_path / "fake.py")
+    monkeypatch.setattr(EnginePool, "SERVER", tmp_path / "fake.py")
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from sagelib import chaining, datasets, figures, stats
-from sagelib.evaluate import COLUMNS, summarise
+from sagelib.evaluate import COLUMNS
+from sagelib.scores import summarise
 from sagelib.types import Chain
 
 

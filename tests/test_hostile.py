@@ -159,7 +159,7 @@ def outside(place: Place) -> dict[str, object]:
     """What no program may change: every file of the world and around it, the engine's code, System V memory, odd places."""
     return {
         "files": fingerprint(place.root),
-        "engine": fingerprint(appworld.SERVER.parent),
+        "engine": fingerprint(EnginePool.SERVER.parent),
         "memory": system_v(),
         "evil": [path for path in ("/tmp/sagelib-evil", "/dev/shm/sagelib-evil", "/usr/evil") if Path(path).exists()],
     }
@@ -268,7 +268,7 @@ def forbidden_calls() -> list[str]:
 
 def test_the_quick_check_lets_nothing_through_that_the_engine_refuses(appworld_python: Path, tmp_path: Path) -> None:
     env = os.environ | {"APPWORLD_ROOT": str(tmp_path), "IPYTHONDIR": str(tmp_path)}
-    command = [str(appworld_python), "-c", GUARD_AND_QUICK, str(appworld.SERVER.parent)]
+    command = [str(appworld_python), "-c", GUARD_AND_QUICK, str(EnginePool.SERVER.parent)]
     done = subprocess.run(
         command, input=json.dumps(forbidden_calls()), env=env, capture_output=True, text=True, timeout=200, cwd=tmp_path
     )

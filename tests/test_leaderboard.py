@@ -11,7 +11,8 @@ from sagelib import cli, leaderboard, stream
 from sagelib.appworld import EnginePool, Limits
 from sagelib.config import EvalConfig
 from sagelib.datasets import load_dataset, load_expert, world_dir
-from sagelib.evaluate import evaluate, summarise
+from sagelib.evaluate import evaluate
+from sagelib.scores import summarise
 from sagelib.expert import expert_replies
 from sagelib.play import chain_record, settings
 from sagelib.prompts import reply
