@@ -9,10 +9,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from sagelib.types import ChainRun, Episode, StopReason
+
 Outcome = float | None
 CreditFunction = Callable[[Sequence[Outcome], Sequence[bool], Sequence[set[int]]], list[Outcome]]
 
 NO_CODE_PENALTY = -1.0
+
+
+def chain_returns(run: ChainRun, credit_function: CreditFunction) -> list[Outcome]:
+    """Returns R_K of one finished chain. A reply without code costs `NO_CODE_PENALTY` in place of r."""
+    r_K = [_reward(e) for e in run.episodes]
+    makers_K = [_makers(run, k) for k in range(len(run.episodes))]
+    return credit_function(r_K, [bool(m) for m in makers_K], makers_K)
+
+
+def _reward(episode: Episode) -> Outcome:
+    if episode.stop is StopReason.no_code:
+        return NO_CODE_PENALTY
+    return episode.fraction
+
+
+def _makers(run: ChainRun, k: int) -> set[int]:
+    """Positions before k that made (last) a skill which task k called."""
+    makers = set()
+    for name in run.episodes[k].skills_called:
+        made = [j for j in range(k) if name in run.episodes[j].skills_made]
+        makers.update(made[-1:])
+    return makers
 
 
 def outcome(r_K: Sequence[Outcome], used_K: Sequence[bool], makers_K: Sequence[set[int]]) -> list[Outcome]:

@@ -16,7 +16,6 @@ from sagelib.config import AgentConfig, RiseLoopConfig, TrainConfig
 from sagelib.policy import CachedPolicy
 from sagelib.prompts import ChatFormat
 from sagelib.rollout import RolloutSettings, World, rollout
-from sagelib.trainer import chain_returns
 from sagelib.types import Chain, ChainRun, StopReason
 
 
@@ -61,7 +60,7 @@ def player(
             settings(cfg, cfg.skills),
             seed=cfg.seed * 1_000_003 + step * 1009,
         )
-        returns = [chain_returns(run, credit.CREDIT[cfg.credit]) for run in runs]
+        returns = [credit.chain_returns(run, credit.CREDIT[cfg.credit]) for run in runs]
         summary = step_metrics(runs, returns, cfg.group_size)
         log(kind="rollout", step=step + 1, **summary)
         progress(step + 1, cfg.steps, f"solved {summary['solved']:.0f}%")

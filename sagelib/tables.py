@@ -14,10 +14,10 @@ from typing import Any
 import pandas as pd
 
 from sagelib import figures, published
-from sagelib.scores import summarise
 from sagelib.graph import Cell, Study, node_name
 from sagelib.retrieval import callees
 from sagelib.runs import Run, read_metrics, read_run
+from sagelib.scores import summarise
 
 KEYS = ["cell", "method", "seed", "split", "world", "run_id"]
 EPISODE_COLUMNS = ["cell", "method", "seed", "split", "world", "run_id", "scenario_id", "family", "scored", "success"]

@@ -23,31 +23,9 @@ from trl.trainer.utils import RepeatSampler
 from sagelib import credit, importance, mismatch, splits
 from sagelib.optim import has_fast_bf16
 from sagelib.sft import newest_checkpoint
-from sagelib.types import Chain, ChainRun, Episode, Segment, StopReason
+from sagelib.types import Chain, ChainRun, Episode, Segment
 
 RolloutOfStep = Callable[[list[Chain], int], list[ChainRun]]  # (chains of the step, step) -> C*G runs
-
-
-def chain_returns(run: ChainRun, credit_function: credit.CreditFunction) -> list[float | None]:
-    """Returns R_K of one finished chain. A reply without code costs `credit.NO_CODE_PENALTY` in place of r."""
-    r_K = [_outcome(e) for e in run.episodes]
-    makers_K = [_makers(run, k) for k in range(len(run.episodes))]
-    return credit_function(r_K, [bool(m) for m in makers_K], makers_K)
-
-
-def _outcome(episode: Episode) -> float | None:
-    if episode.stop is StopReason.no_code:
-        return credit.NO_CODE_PENALTY
-    return episode.fraction
-
-
-def _makers(run: ChainRun, k: int) -> set[int]:
-    """Positions before k that made (last) a skill which task k called."""
-    makers = set()
-    for name in run.episodes[k].skills_called:
-        made = [j for j in range(k) if name in run.episodes[j].skills_made]
-        makers.update(made[-1:])
-    return makers
 
 
 def position_major(runs: Sequence[ChainRun], copies: int) -> list[tuple[ChainRun, Episode]]:
@@ -74,7 +52,7 @@ def pack(
 
     ``with_logprobs``: the sampler's, too, for `importance`; without them TRL takes the trainer's own (ratio exactly 1).
     """
-    returns = {id(run): chain_returns(run, credit_function) for run in runs}
+    returns = {id(run): credit.chain_returns(run, credit_function) for run in runs}
     ordered = position_major(runs, copies)
     segments = [training_sequence(episode, pad_id) for _, episode in ordered]
     return {

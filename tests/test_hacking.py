@@ -7,8 +7,8 @@ import pytest
 from fakes import FakeWorld, ReplayPolicy, chain, tiny_format
 
 from sagelib import credit
+from sagelib.credit import chain_returns
 from sagelib.rollout import RolloutSettings, rollout
-from sagelib.trainer import chain_returns
 from sagelib.types import StopReason
 
 DO = "apis.notes.add(text='a')\napis.supervisor.complete_task()"

@@ -12,7 +12,6 @@ from sagelib.appworld import EnginePool, Limits
 from sagelib.config import EvalConfig
 from sagelib.datasets import load_dataset, load_expert, world_dir
 from sagelib.evaluate import evaluate
-from sagelib.scores import summarise
 from sagelib.expert import expert_replies
 from sagelib.play import chain_record, settings
 from sagelib.prompts import reply
@@ -20,6 +19,7 @@ from sagelib.replay import SIDE, ReplayPool, libraries
 from sagelib.retrieval import Retriever
 from sagelib.rollout import RolloutSettings
 from sagelib.runs import RunError, content_hash, world_record
+from sagelib.scores import summarise
 from sagelib.setup import appworld_env
 from sagelib.types import StopReason
 

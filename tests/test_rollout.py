@@ -2,11 +2,10 @@
 import pytest
 from fakes import FakeWorld, ReplayPolicy, chain, tiny_format
 
-from sagelib.credit import CREDIT
+from sagelib.credit import CREDIT, chain_returns
 from sagelib.prompts import reply
 from sagelib.rollout import RolloutSettings, rollout
 from sagelib.skills import SkillLibrary
-from sagelib.trainer import chain_returns
 from sagelib.types import StopReason
 
 FORMAT = tiny_format()

@@ -11,10 +11,9 @@ import pytest
 from run_maker import ADD, HOSTILE, RETURNS, make_run, play
 
 from sagelib import cli, pieces, trajectories, viewer
-from sagelib.credit import CREDIT
+from sagelib.credit import CREDIT, chain_returns
 from sagelib.play import chain_record
 from sagelib.runs import RunError
-from sagelib.trainer import chain_returns
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
