@@ -12,7 +12,7 @@ from typing import Any
 
 from sagelib.graph import Cell, Study
 
-SFT = ("02_sft", {"seed": 0})
+SFT = ("02_sft", {})
 SAGE, GRPO = {"method": "sage"}, {"method": "sft_grpo"}
 WARM_UP = ("03_train", GRPO | {"init": "base"})   # single tasks and outcome reward; the paper does not print its warm-up's
 

@@ -35,7 +35,7 @@ class Step:
 class Cell:
     """A row of a study: a path of (notebook, parameters) that ends in an evaluation; each needs all before it.
 
-    The first is a node of the main table, which serves all seeds; `smoke`: also in the smoke profile.
+    The first is a node of the main table; `smoke`: also in the smoke profile.
     """
 
     label: str

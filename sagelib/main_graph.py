@@ -11,8 +11,8 @@ from sagelib.graph import Step
 GRAPH = (
     Step("00_tour", per_seed=False, minutes=20),
     Step("01_collect", per_seed=False, minutes=30),
-    # one start policy for all training seeds, as in the paper: the seeds are those of RL and of evaluation
-    Step("02_sft", needs=("01_collect",), per_seed=False, variants=({"seed": 0},), minutes=60),
+    # a seed is one of everything from here on: start policies differ by more than RL changes them (LOG.md, 2026-12-01)
+    Step("02_sft", needs=("01_collect",), minutes=60),
     Step("03_train", needs=("02_sft",), variants=({"method": "sft_grpo"}, {"method": "sage"}), minutes=120),
     Step("04_evaluate", needs=("02_sft", "03_train"), minutes=60,
          variants=({"method": "base"}, {"method": "sft"}, {"method": "sft_grpo"}, {"method": "sage"})),

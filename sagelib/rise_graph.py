@@ -22,7 +22,7 @@ def table(methods: Sequence[str], start: Sequence[Step] = (), plain: Sequence[di
     """19 to 29 for these methods; ``start``: what 19 needs, ``plain``: how the start policy itself is evaluated."""
     own = tuple({"method": method} for method in methods)
     return (
-        # one start policy for all training seeds, as in the main job
+        # one start policy for all training seeds
         Step("19_skillrise_sft", needs=tuple(step.notebook for step in start), per_seed=False, variants=({"seed": 0},),
              minutes=60),
         Step("20_skillrise_train", needs=("19_skillrise_sft",), variants=own, minutes=120),
@@ -39,12 +39,15 @@ RISE = table(METHODS)
 MAIN = {step.notebook: step for step in GRAPH}
 
 
+ONE_START = replace(MAIN["02_sft"], per_seed=False, variants=({"seed": 0},))
+
+
 def code_table(methods: Sequence[str], plain: Sequence[str]) -> tuple[Step, ...]:
     """The table of the AppWorld world for these methods; ``plain``: what the start policy itself carries."""
     return (
-        MAIN["01_collect"], MAIN["02_sft"], MAIN["03_train"],
+        MAIN["01_collect"], ONE_START, MAIN["03_train"],
         replace(MAIN["04_evaluate"], variants=MAIN["03_train"].variants),   # of what was trained
-        *table(methods, (MAIN["02_sft"],), tuple({"carry": carry} for carry in plain)),
+        *table(methods, (ONE_START,), tuple({"carry": carry} for carry in plain)),
         Step(VERSUS, needs=("03_train", "04_evaluate", "20_skillrise_train", "21_skillrise_evaluate"), per_seed=False,
              all_seeds=True, minutes=20),
     )

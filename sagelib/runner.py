@@ -409,10 +409,14 @@ def register_engine(runner: Runner) -> None:
 
 
 def write_kernelspec(directory: Path) -> None:
-    """A private "python3" kernel that is this interpreter, whatever kernels the user has installed under that name."""
+    """A private "python3" kernel that is this interpreter, whatever kernels the user has installed under that name.
+
+    $SAGELIB_KERNEL: another script that starts it (the tests').
+    """
     spec = directory / ".kernel" / "kernels" / "python3"
     spec.mkdir(parents=True, exist_ok=True)
-    write_json(spec / "kernel.json", {"argv": [sys.executable, "-P", "-m", "sagelib.kernel", "-f", "{connection_file}"],
+    starter = [os.environ["SAGELIB_KERNEL"]] if "SAGELIB_KERNEL" in os.environ else ["-m", "sagelib.kernel"]
+    write_json(spec / "kernel.json", {"argv": [sys.executable, "-P", *starter, "-f", "{connection_file}"],
                                       "display_name": "python3", "language": "python"})
     os.environ["JUPYTER_PATH"] = str(directory / ".kernel")
     os.environ["JUPYTER_RUNTIME_DIR"] = str(directory / ".kernel")

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 
 from sagelib import cli, rise_worlds, runs
@@ -81,6 +82,14 @@ def stop():
         background.wait()
 
 
+def warm_kernels(path):
+    """From when it is ready on, this process's notebooks run in kernels that one process forks; it ends with this one."""
+    script = str(runs.ROOT / "tests" / "warm_kernel.py")
+    settings = {"PYTHONPATH": str(runs.ROOT), "PYTHONHASHSEED": "0", "TOKENIZERS_PARALLELISM": "false"}   # as every kernel has
+    subprocess.Popen([sys.executable, "-P", script, "--serve", path, str(os.getpid())], env=os.environ | settings)
+    os.environ.update(SAGELIB_KERNEL=script, WARM_KERNELS=path)
+
+
 def main():
     signal.signal(signal.SIGTERM, cli.stop)
     die_with_parent(signal.SIGTERM, int(sys.argv[1]))
@@ -88,8 +97,9 @@ def main():
     nodes, chosen = everything(engine=(runs.ROOT / "data" / "smoke" / "datasets.json").exists())
     for world in {node.parameters["world"] for node in nodes if "world" in node.parameters}:
         rise_worlds.find(world).directory()   # before any id is computed: they hold its hash
-    scheduler = Scheduler(nodes, chosen, OneThread(1))
-    return 0 if scheduler.run() else 1
+    with tempfile.TemporaryDirectory() as place:
+        warm_kernels(os.path.join(place, "socket"))
+        return 0 if Scheduler(nodes, chosen, OneThread(1)).run() else 1
 
 
 if __name__ == "__main__":

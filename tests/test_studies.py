@@ -59,7 +59,7 @@ def test_equal_runs_are_one_node_and_the_main_table_is_unchanged():
     assert {"03_train sage seed 1", "04_evaluate sage seed 1", "03_train sage credit=chain seed 0"} <= set(needed)
     assert len(needed) == 2 * 2 * 4 and reward.gaps and reward.parameters == {"profile": "laptop", "seeds": [0, 1]}
     evaluation = next(n for n in nodes if n.notebook == "04_evaluate" and not n.main and n.seed == 1)
-    assert [nodes[i].name for i in evaluation.needs] == ["02_sft 0", "03_train sage credit=outcome seed 1"]
+    assert [nodes[i].name for i in evaluation.needs] == ["02_sft seed 1", "03_train sage credit=outcome seed 1"]
 
 
 def test_only_a_study_chooses_its_cells_and_only_a_main_notebook_the_main_runs():
@@ -71,7 +71,7 @@ def test_only_a_study_chooses_its_cells_and_only_a_main_notebook_the_main_runs()
     starts = ("sage init=base", "sage init=self_distilled", "sft_grpo init=base", "sage init=rl_warm_up")
     assert sorted(others) == sorted(f"03_train {start} seed {s}" for start in starts for s in (0, 1))
     assert {nodes[i].name for i in only(nodes, "03_train")} == {
-        "01_collect", "02_sft 0", *(f"03_train {m} seed {s}" for m in ("sage", "sft_grpo") for s in (0, 1))}
+        "01_collect", *(f"02_sft seed {s}" for s in (0, 1)), *(f"03_train {m} seed {s}" for m in ("sage", "sft_grpo") for s in (0, 1))}
     assert {s.notebook for s in STUDIES} <= {nodes[i].notebook for i in only(nodes, "91_tables")}
 
 
@@ -96,10 +96,10 @@ def test_a_start_of_its_own_is_an_input_of_training_and_evaluation(label, made):
     cell = next(c for s in STUDIES if s.name == "initialization" for c in s.cells if c.label == label)
     training = next(n for n in nodes if n.parameters == {"profile": "laptop", "seed": 1} | cell.path[2][1])
     evaluations = [[nodes[i].name for i in n.needs] for n in nodes if n.notebook == "04_evaluate"]
-    assert [nodes[i].name for i in training.needs] == ["02_sft 0", made] and training.notebook == "03_train"
-    assert ["02_sft 0", made, training.name] in evaluations
+    assert [nodes[i].name for i in training.needs] == ["02_sft seed 1", made] and training.notebook == "03_train"
+    assert ["02_sft seed 1", made, training.name] in evaluations
     shared = [n for n in nodes if n.name == made]
-    assert len(shared) == 1 and [nodes[i].name for i in shared[0].needs] == ["02_sft 0"]
+    assert len(shared) == 1 and [nodes[i].name for i in shared[0].needs] == ["02_sft seed 1"]
 
 
 def test_a_cell_must_begin_in_the_main_table():
