@@ -167,6 +167,8 @@ def command_test(options: argparse.Namespace) -> int:
     named = any((ROOT / word.split("::")[0]).exists() for word in options.passed_on if not word.startswith("-"))
     command = [sys.executable, "-m", "pytest", *(["-k", options.k] if options.k else []), *options.passed_on,
                *([] if named else test_files(options.fast))]
+    if not named and "--pdb" not in options.passed_on:   # two processes, each with whole files, in the order given
+        command += ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
     promised = {} if options.fast or named else {"SAGELIB_TEST_REQUIRES": "1"}
     return subprocess.call(command, cwd=ROOT, env=os.environ | promised)
 

@@ -195,8 +195,22 @@ def linked(name: str) -> bool:
     return borrowed
 
 
+def need_unused(place: Path) -> None:
+    """Problem when a process runs from the directory or was told of it: its next import or look at a file would fail."""
+    ours = {os.getpid(), os.getppid()}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:   # ended meanwhile
+            continue
+        if int(process.name) not in ours and any(f"{place}/" in word for word in command):
+            raise Problem(f"{place} has to be made again, as what it is made from has changed, but process {process.name} "
+                          f"({' '.join(command).strip()[:120]}) uses it. Fix: wait for that process or end it, then run the same "
+                          f"command again.")
+
+
 def make_room(name: str) -> Path:
-    """.venvs/<name>, which is not there afterwards. Problem when there is too little disk, or somebody else's directory."""
+    """.venvs/<name>, which is not there afterwards. Problem when there is too little disk, it is in use, or somebody else's."""
     place, mine = VENVS / name, VENVS / f"{name}.made-by-workbench"
     need_disk(name)
     if place.exists() and not mine.exists():
@@ -204,6 +218,7 @@ def make_room(name: str) -> Path:
                       f"to an environment of your own), then run the same command again.")
     mine.touch()
     if place.exists():
+        need_unused(place)
         say(name, "what is there is incomplete or made from other versions: building again")
         shutil.rmtree(place)
     return place
@@ -410,6 +425,7 @@ def build_world(name: str) -> None:
         raise Problem(f"data/{name} was not made by ./workbench setup. Fix: move it away, then run the same command "
                       f"again.")
     if place.exists() and begun.read_text() != generator:
+        need_unused(place)
         say(f"world {name}", "made by another version of the generator: making it again")
         shutil.rmtree(place)
     place.mkdir(parents=True, exist_ok=True)

@@ -31,7 +31,9 @@ MANY = 100   # tests before it pays to execute notebooks beside them
 
 
 def pytest_collection_finish(session) -> None:
-    """Notebooks that tests will ask for are begun now."""
+    """Notebooks that tests will ask for are begun now; of two processes with tests the first one begins them."""
+    if os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0":
+        return
     with_runs = [item for item in session.items if {"finished", "studied"} & set(getattr(item, "fixturenames", ()))]
     if with_runs and len(session.items) - len(with_runs) > MANY and not session.config.option.collectonly:
         smoke_runs.start()

@@ -35,7 +35,7 @@ cli.EXECUTORS["tests"] = OneThread
 
 def finish(notebook=None, world=None):
     """(notebook, method) -> record of each finished run; the notebook and what it needs, None: the main job."""
-    helped = background is not None and background.poll() is None
+    helped = "PYTEST_XDIST_WORKER" in os.environ or background is not None and background.poll() is None
     good, scheduler = cli.reproduce("smoke", seeds=[0], notebook=notebook, world=world, jobs=1 if helped else None,
                                     executor="tests")
     assert good, scheduler.summary()

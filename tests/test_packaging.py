@@ -199,6 +199,27 @@ def test_a_world_is_built_once_and_again_when_its_generator_changes(checkout, mo
     assert "generate.py" in second and "--plan" in second
 
 
+@pytest.mark.parametrize("place", [".venvs/appworld", "data/smoke"])
+def test_what_a_process_uses_is_not_made_again(place, checkout, monkeypatch):
+    """A look at the runs after an update removed the environment of the training that was under way (LOG.md, 2026-12-01)."""
+    monkeypatch.setattr(setup, "NEEDED_GB", dict.fromkeys(setup.NEEDED_GB, 0.0))
+    build = setup.build_appworld if "venvs" in place else lambda: setup.build_world("smoke")
+    (checkout / "sagelib" / "engine").mkdir(parents=True)
+    (checkout / place).mkdir(parents=True)
+    (checkout / ".venvs" / "appworld.made-by-workbench").parent.mkdir(exist_ok=True)
+    (checkout / ".venvs" / "appworld.made-by-workbench").touch()
+    (checkout / "data" / "smoke").mkdir(parents=True, exist_ok=True)
+    (checkout / "data" / "smoke" / "generator.txt").write_text("another version")
+    user = subprocess.Popen([sys.executable, "-c", "input()", str(checkout / place / "bin" / "python")], stdin=subprocess.PIPE)
+    try:
+        with pytest.raises(Problem, match=rf"{place} has to be made again.*process {user.pid} \(.*Fix: wait for that process"):
+            build()
+        assert (checkout / place).exists()
+    finally:
+        user.communicate(b"\n")
+    setup.need_unused(checkout / place)   # nobody any more
+
+
 def test_a_world_of_someone_else_is_not_touched(checkout, monkeypatch):
     monkeypatch.setitem(setup.NEEDED_GB, "world", 0.0)
     (checkout / "data" / "smoke").mkdir(parents=True)
