@@ -230,6 +230,38 @@ def family_table(episodes: pd.DataFrame) -> pd.DataFrame:
     return table.reset_index()
 
 
+def position_table(episodes: pd.DataFrame) -> pd.DataFrame:
+    """TGC of the first, second and third task of a scenario: mean and 95% interval over families and seeds, the share of
+    episodes that call a stored skill, and the number of episodes."""
+    rows = []
+    for (split, method, position), part in episodes[episodes["scored"]].groupby(["split", "method", "position"]):
+        rows.append({"split": split, "method": method, "position": position + 1, "metric": "tgc"} | _interval(part, "tgc")
+                    | {"skill_use": 100 * (part["skills_called"] > 0).mean(), "n_episodes": len(part)})
+    return _in_order(pd.DataFrame(rows), "position")
+
+
+def reuse_table(episodes: pd.DataFrame) -> pd.DataFrame:
+    """How second and third tasks end: by whether an earlier task of the scenario was solved, and whether a skill is called.
+
+    Counts over scenarios, plays and seeds. What is called is the policy's choice: no comparison of equal tasks.
+    """
+    scored = episodes[episodes["scored"]].sort_values("position")
+    trial = scored.groupby(["split", "method", "seed", "scenario_id", "play"])["success"]
+    before = (trial.cumsum() - scored["success"]) > 0
+    later = scored.assign(earlier=before.map({True: "solved", False: "not solved"}),
+                          skill=(scored["skills_called"] > 0).map({True: "called", False: "not called"}))
+    later = later[later["position"] > 0]
+    table = later.groupby(["split", "method", "earlier", "skill"])["success"].agg(n_episodes="size", n_solved="sum").reset_index()
+    table["tgc"] = 100 * table["n_solved"] / table["n_episodes"]
+    return _in_order(table, "earlier", "skill")
+
+
+def _in_order(table: pd.DataFrame, *within: str) -> pd.DataFrame:
+    """Rows by split, method in the order of METHODS, and the columns named."""
+    order = table["method"].map({method: i for i, method in enumerate(METHODS)})
+    return table.assign(order=order).sort_values(["split", "order", *within], ignore_index=True).drop(columns="order")
+
+
 def difficulty_table(episodes: pd.DataFrame, levels: Mapping[str, int]) -> pd.DataFrame:
     """TGC by difficulty: mean and 95% interval over families and seeds, a row per split, method and level with its sizes.
 

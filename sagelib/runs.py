@@ -303,7 +303,7 @@ class Run:
         """Directories of the runs of another notebook that this one builds on (parameters as in `where`)."""
         if self._inputs is None:
             same_seed = find_done(notebook, self.record["profile"], self.record["seed"], **where)
-            return same_seed or find_done(notebook, self.record["profile"], **where)   # one start policy serves all seeds
+            return same_seed or find_done(notebook, self.record["profile"], **where)   # of this seed, else of any
         return [Path(r["directory"]) for r in self._inputs if r["notebook"] == notebook and _fits(r, where)]
 
     def input(self, notebook: str, **where: Any) -> Path:

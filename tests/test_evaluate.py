@@ -172,6 +172,21 @@ def test_difficulty_groups_scenarios_and_resamples_their_families():
         figures.difficulty_table(data, {"a": 1, "b": 2})
 
 
+def test_positions_and_reuse_count_what_came_before_and_what_was_called():
+    wins = {"a": [True, True, False], "b": [False, True, True]}
+    data = pd.concat([rows(wins, method="sage", seed=seed, split="test_normal") for seed in (0, 1)], ignore_index=True)
+    positions = figures.position_table(data).set_index("position")
+    assert positions["mean"].tolist() == [50.0, 100.0, 50.0] and positions["n_episodes"].tolist() == [4, 4, 4]
+    assert positions["skill_use"].tolist() == [0.0, 100.0, 0.0]     # `rows` has the second task call one
+    assert positions.loc[1, ["low", "high"]].tolist() == [0.0, 100.0] and positions.loc[2, ["low", "high"]].tolist() == [100.0, 100.0]
+    reuse = figures.reuse_table(data).set_index(["earlier", "skill"])[["n_episodes", "n_solved", "tgc"]]
+    assert {key: tuple(row) for key, row in zip(reuse.index, reuse.values, strict=True)} == {
+        ("solved", "called"): (2, 2, 100.0), ("not solved", "called"): (2, 2, 100.0), ("solved", "not called"): (4, 2, 50.0)}
+    data.loc[data["task_id"] == "a_1", "scored"] = False             # an environment failure counts nowhere
+    assert figures.position_table(data)["n_episodes"].tolist() == [2, 4, 4]
+    assert figures.reuse_table(data).set_index(["earlier", "skill"]).loc[("not solved", "called"), "n_episodes"] == 4
+
+
 def test_hexadecimal_ids_stay_text(tmp_path):
     data = rows({"12e4567": [True]}, run_id="1836e74557")
     data.to_csv(tmp_path / "episodes.csv", index=False)
