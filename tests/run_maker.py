@@ -7,11 +7,10 @@ from pathlib import Path
 
 from fakes import FakeWorld, ReplayPolicy, chain, tiny_format, tiny_tokenizer
 
-from sagelib.credit import CREDIT
+from sagelib.credit import CREDIT, chain_returns
 from sagelib.play import chain_record, step_metrics
 from sagelib.prompts import reply
 from sagelib.rollout import RolloutSettings, rollout
-from sagelib.credit import chain_returns
 
 WANTED = {"s_1": ["a"], "s_2": ["b"]}
 SETTINGS = RolloutSettings(max_turns=3, max_tokens_per_turn=400, max_context=4000)

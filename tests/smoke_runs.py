@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import replace
+from unittest import mock
 
 from sagelib import cli, rise_worlds, runs
 from sagelib.ablations import STUDIES
@@ -19,6 +20,7 @@ from sagelib.graph import Local, Scheduler, add_studies, expand, only
 from sagelib.kernel import die_with_parent
 from sagelib.rise_graph import VERSUS, rise_nodes
 from sagelib.rise_worlds import of_profile
+from sagelib.runs import read_json, write_json
 
 background: subprocess.Popen | None = None
 
@@ -36,8 +38,10 @@ cli.EXECUTORS["tests"] = OneThread
 def finish(notebook=None, world=None):
     """(notebook, method) -> record of each finished run; the notebook and what it needs, None: the main job."""
     helped = "PYTEST_XDIST_WORKER" in os.environ or background is not None and background.poll() is None
-    good, scheduler = cli.reproduce("smoke", seeds=[0], notebook=notebook, world=world, jobs=1 if helped else None,
-                                    executor="tests")
+    kernels = read_json(place_of_kernels()) if helped else None
+    with mock.patch.dict(os.environ, kernels or {}):
+        good, scheduler = cli.reproduce("smoke", seeds=[0], notebook=notebook, world=world, jobs=1 if helped else None,
+                                        executor="tests")
     assert good, scheduler.summary()
     return {(r["notebook"], r["parameters"].get("method")): r for r in scheduler.records.values()}
 
@@ -82,18 +86,24 @@ def stop():
         background.wait()
 
 
+def place_of_kernels():
+    """What notebooks that other processes of the tests run have in their environment, to share the kernels' process."""
+    return runs.runs_root() / "smoke" / "kernels.json"
+
+
 def warm_kernels(path):
-    """From when it is ready on, this process's notebooks run in kernels that one process forks; it ends with this one."""
+    """From when it is ready on, notebooks run in kernels that one process forks; it ends with this one."""
     script = str(runs.ROOT / "tests" / "warm_kernel.py")
     settings = {"PYTHONPATH": str(runs.ROOT), "PYTHONHASHSEED": "0", "TOKENIZERS_PARALLELISM": "false"}   # as every kernel has
     subprocess.Popen([sys.executable, "-P", script, "--serve", path, str(os.getpid())], env=os.environ | settings)
-    os.environ.update(SAGELIB_KERNEL=script, WARM_KERNELS=path)
+    os.environ.update(kernels := {"SAGELIB_KERNEL": script, "WARM_KERNELS": path})
+    write_json(place_of_kernels(), kernels)
 
 
 def main():
     signal.signal(signal.SIGTERM, cli.stop)
     die_with_parent(signal.SIGTERM, int(sys.argv[1]))
-    os.nice(5)
+    os.nice(1)
     nodes, chosen = everything(engine=(runs.ROOT / "data" / "smoke" / "datasets.json").exists())
     for world in {node.parameters["world"] for node in nodes if "world" in node.parameters}:
         rise_worlds.find(world).directory()   # before any id is computed: they hold its hash

@@ -4,7 +4,7 @@
     python warm_kernel.py -f CONNECTION_FILE        # what the runner starts ($SAGELIB_KERNEL): asks it for a kernel
 
 What the runner started stays, and stands for the kernel: it ends with the kernel's exit code, the kernel ends when it is
-killed. Without a server ($WARM_KERNELS) it becomes the usual kernel. The tests of the runner use the usual ones.
+killed. Without a server (at $WARM_KERNELS) it becomes the usual kernel. The tests of the runner use the usual ones.
 """
 import json
 import os
@@ -24,7 +24,10 @@ def ask(path):
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})   # as sagelib.kernel does
     die_with_parent(signal.SIGKILL, int(os.environ["SAGELIB_RUNNER"]))
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.connect(path)
+        try:
+            connection.connect(path)
+        except OSError:   # it is not ready, or has ended
+            os.execv(sys.executable, [sys.executable, "-P", "-m", "sagelib.kernel", *sys.argv[1:]])
         state = {"argv": sys.argv[1:], "env": dict(os.environ), "cwd": os.getcwd()}
         socket.send_fds(connection, [json.dumps(state).encode()], [0, 1, 2])
         for sign in (signal.SIGINT, signal.SIGTERM):
@@ -114,7 +117,5 @@ def become(state, streams):
 if __name__ == "__main__":
     if sys.argv[1] == "--serve":
         serve(sys.argv[2], int(sys.argv[3]))
-    elif os.path.exists(os.environ.get("WARM_KERNELS", "")):
-        sys.exit(ask(os.environ["WARM_KERNELS"]))
     else:
-        os.execv(sys.executable, [sys.executable, "-P", "-m", "sagelib.kernel", *sys.argv[1:]])
+        sys.exit(ask(os.environ["WARM_KERNELS"]))
