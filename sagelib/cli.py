@@ -196,8 +196,16 @@ def command_view(options: argparse.Namespace) -> int:
     return 0
 
 
+SHOWN = 3   # skills whose source `skills` prints
+
+
+def printable(text: str) -> str:
+    """Text that an agent wrote, harmless to a terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 def command_skills(options: argparse.Namespace) -> int:
-    """Lists the skills of a run; with --out exports those that were used."""
+    """Lists the skills of a run, with the source of the most used; with --out exports them."""
     import pandas as pd
 
     from sagelib import artefact, harvest, viewer
@@ -206,8 +214,11 @@ def command_skills(options: argparse.Namespace) -> int:
     found = harvest.collect(source.run or source.files)
     kept, pruned = harvest.prune(found, options.used)
     print(pd.DataFrame(harvest.describe(kept)).to_string(index=False) if kept else "no skill was called")
-    print(f"{len(kept)} skills kept, {len(pruned)} pruned (called by fewer than {options.used} tasks); "
+    print(f"{len(kept)} skills kept, {len(pruned)} pruned (called by fewer than {options.used} later tasks and by no kept skill); "
           f"the same under several names: {harvest.duplicates(kept) or 'none'}")
+    for skill in [one for one in kept if one.used][:SHOWN]:   # the most used come first
+        called = ", ".join(skill.tasks_used[:6]) + (", ..." if len(skill.tasks_used) > 6 else "")
+        print(f"\n# {skill.key}: written in task {skill.task_id}, called in {called}\n{printable(skill.source.strip())}")
     if options.out:
         print(f"exported: {artefact.export(kept, options.out)}/index.json")
     return 0

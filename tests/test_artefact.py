@@ -132,6 +132,8 @@ def test_the_command_lists_and_exports(run, tmp_path, capsys):
     assert cli.main(["skills", str(run), "--out", str(tmp_path / "s")]) == 0
     text = capsys.readouterr().out
     assert "1 skills kept, 1 pruned" in text and "solved when used" in text
+    assert "# add: written in task " in text and ", called in " in text and "\ndef add(" in text
+    assert cli.printable("x = '\x1b[2J'\n\ty") == "x = '\ufffd[2J'\n\ty"
     assert list(artefact.load(tmp_path / "s").snapshot()) == ["add"]
 
 
