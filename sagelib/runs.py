@@ -32,8 +32,9 @@ class RunError(RuntimeError):
 
 
 def runs_root() -> Path:
-    """Where the runs are: $SAGELIB_RUNS, else runs/ of this checkout."""
-    return Path(os.environ.get("SAGELIB_RUNS") or ROOT / "runs")
+    """Where the runs are: $SAGELIB_RUNS, else runs/ of this checkout. Resolved, as what a run declares outside its directory
+    (figures/) is named relative to it, and ".." behind a symbolic link leads elsewhere."""
+    return Path(os.environ.get("SAGELIB_RUNS") or ROOT / "runs").resolve()
 
 
 def now() -> str:

@@ -78,6 +78,19 @@ def test_a_good_run_is_done_recorded_and_not_run_twice(tmp_path, monkeypatch):
     assert execute(notebook, {"learning_rate": 0.5, "value": {"a": [1, None]}})["attempt"] == 2
 
 
+def test_runs_may_be_a_link_to_another_disk(tmp_path, monkeypatch):
+    """Every notebook that publishes figures failed then: "artifact ../../../figures/... is missing" (LOG.md, 2026-12-01)."""
+    (tmp_path / "disk" / "deep").mkdir(parents=True)
+    (tmp_path / "runs").symlink_to(tmp_path / "disk" / "deep")
+    monkeypatch.setenv("SAGELIB_RUNS", str(tmp_path / "runs"))
+    published = tmp_path / "figures" / "table.csv"
+    published.parent.mkdir()
+    record = execute(make(tmp_path / "publishes.ipynb", OPEN, f"run.artifact({str(published)!r}).write_text('1')", FINISH), {}, threads=1)
+    assert (record["status"], record["reason"]) == ("done", "")
+    assert [name for name in record["artifacts"] if name.endswith("table.csv")] == ["../../../../figures/table.csv"]
+    assert runs.fault(Path(record["directory"])) is None
+
+
 ENDS = {
     "killed": ("import os; os.kill(os.getpid(), 9)", "died", "SIGKILL in cell 4"),
     "sys_exit": ("import sys; sys.exit(0)", "incomplete", "cell 4"),
