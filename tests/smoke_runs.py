@@ -37,11 +37,8 @@ cli.EXECUTORS["tests"] = OneThread
 
 def finish(notebook=None, world=None):
     """(notebook, method) -> record of each finished run; the notebook and what it needs, None: the main job."""
-    helped = "PYTEST_XDIST_WORKER" in os.environ or background is not None and background.poll() is None
-    kernels = read_json(place_of_kernels()) if helped else None
-    with mock.patch.dict(os.environ, kernels or {}):
-        good, scheduler = cli.reproduce("smoke", seeds=[0], notebook=notebook, world=world, jobs=1 if helped else None,
-                                        executor="tests")
+    with mock.patch.dict(os.environ, read_json(place_of_kernels()) or {}):
+        good, scheduler = cli.reproduce("smoke", seeds=[0], notebook=notebook, world=world, jobs=2, executor="tests")
     assert good, scheduler.summary()
     return {(r["notebook"], r["parameters"].get("method")): r for r in scheduler.records.values()}
 
@@ -87,7 +84,8 @@ def stop():
 
 
 def place_of_kernels():
-    """What notebooks that other processes of the tests run have in their environment, to share the kernels' process."""
+    """What notebooks that other processes of the tests run have in their environment, to share the kernels' process. Left
+    behind it does no harm: without that process the kernels are the usual ones."""
     return runs.runs_root() / "smoke" / "kernels.json"
 
 
@@ -109,7 +107,10 @@ def main():
         rise_worlds.find(world).directory()   # before any id is computed: they hold its hash
     with tempfile.TemporaryDirectory() as place:
         warm_kernels(os.path.join(place, "socket"))
-        return 0 if Scheduler(nodes, chosen, OneThread(1)).run() else 1
+        try:
+            return 0 if Scheduler(nodes, chosen, OneThread(1)).run() else 1
+        finally:
+            place_of_kernels().unlink()
 
 
 if __name__ == "__main__":
