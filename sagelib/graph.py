@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from sagelib import runs
-from sagelib.runner import BUSY, Job
+from sagelib.job import Job
+from sagelib.runner import BUSY
 from sagelib.runs import RunError, read_json
 
 

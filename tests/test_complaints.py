@@ -7,7 +7,7 @@ import pytest
 from notebook_maker import FINISH, OPEN, make
 
 from sagelib.config import ConfigError, TrainConfig
-from sagelib.runner import execute
+from sagelib.job import execute
 from sagelib.runs import ROOT, imported_names
 
 ROWS = re.findall(r"(?m)^\| (C\d+) \| (.+?) \| (handled|part|no) \| (.+) \|$", (ROOT / "tests" / "COMPLAINTS.md").read_text())

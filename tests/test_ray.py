@@ -13,7 +13,7 @@ from test_runs import marked_processes, wait_for
 
 from sagelib import cli, runs
 from sagelib.graph import Node, Scheduler, Step, expand
-from sagelib.runner import Job
+from sagelib.job import Job
 from sagelib.runs import RunError, read_metrics
 
 MISSING = "ray is not installed here; .venvs/main/bin/python -m pip install -e '.[ray]' adds it"

@@ -16,9 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from notebook_maker import FINISH, OPEN, make
 
-from sagelib import runner, runs
+from sagelib import runs
 from sagelib.graph import Scheduler, Step, expand, minutes, only
-from sagelib.runner import check_parameters, execute
+from sagelib.job import Job, execute, tail
+from sagelib.parameters import check_parameters, normal
 from sagelib.runs import ROOT, RunError, read_metrics
 
 
@@ -69,7 +70,7 @@ def test_a_good_run_is_done_recorded_and_not_run_twice(tmp_path, monkeypatch):
     row = read_metrics(directory)[0]
     assert row["loss"] is None and row["cwd"] == str(ROOT) and row["exe"] == sys.executable and row["threads"] == "1"
     assert json.loads((directory / "results.json").read_text()) == {"seed": 0}
-    assert "over TCP" not in runner.tail(directory) and not (directory / ".kernel").exists()
+    assert "over TCP" not in tail(directory) and not (directory / ".kernel").exists()
 
     again = execute(notebook, {"learning_rate": 0.5, "value": {"a": [1, None]}})
     assert again["attempt"] == 1 and again["started"] == record["started"]
@@ -101,7 +102,7 @@ def bad_ends(tmp_path_factory) -> dict[str, dict]:
     for kind, (source, _, _) in ENDS.items():
         cells = [OPEN, source, FINISH] if kind != "early_finish" else [OPEN, FINISH, source, "late = 1"]
         notebook = make(place / f"{kind}.ipynb", *cells)
-        jobs[kind] = runner.Job(notebook, {"seed": 1}, timeout=2 if kind == "hang" else None)
+        jobs[kind] = Job(notebook, {"seed": 1}, timeout=2 if kind == "hang" else None)
         jobs[kind].start()
     wait_for(lambda: all([job.poll() is not None for job in jobs.values()]), 60)
     assert marked_processes() == []
@@ -118,7 +119,7 @@ def test_a_bad_end_has_its_status_and_place(kind, bad_ends, tmp_path):
         execute(make(tmp_path / "next.ipynb", OPEN, FINISH), {}, inputs=[Path(record["directory"])])
 
 
-START = ("import sys, json; from sagelib.runner import execute; from pathlib import Path\n"
+START = ("import sys, json; from sagelib.job import execute; from pathlib import Path\n"
          "print(json.dumps(execute(Path(sys.argv[1]), {})))")
 
 
@@ -141,7 +142,7 @@ def test_kill_9_of_the_runner_is_recognised_and_the_run_goes_on_from_its_files(t
     source = ("from pathlib import Path\nmark = run.dir / 'checkpoint'\nfirst = not mark.exists()\nmark.touch()\n"
               "run.log(step=1)\nimport time; time.sleep(60 if first else 0)")
     notebook = make(tmp_path / "resume.ipynb", OPEN, source, FINISH)
-    job = runner.Job(notebook, {})
+    job = Job(notebook, {})
     job.start()
     wait_for(lambda: read_metrics(job.dir))
     with pytest.raises(RunError, match=f"run by process {job.process.pid}"):
@@ -159,7 +160,7 @@ def test_kill_9_of_the_runner_is_recognised_and_the_run_goes_on_from_its_files(t
 
 
 def test_stop_is_interrupted(tmp_path):
-    job = runner.Job(make(tmp_path / "stop.ipynb", OPEN, "run.log(step=1)\nwhile True: pass", FINISH), {})
+    job = Job(make(tmp_path / "stop.ipynb", OPEN, "run.log(step=1)\nwhile True: pass", FINISH), {})
     job.start()
     wait_for(lambda: read_metrics(job.dir))
     job.stop()
@@ -223,7 +224,7 @@ JSON = st.recursive(st.none() | st.booleans() | st.integers(-2**70, 2**70) | st.
 @settings(max_examples=60, deadline=None)
 def test_what_papermill_writes_is_what_was_given(value):
     from papermill.translators import PythonTranslator
-    assert runner.normal("value", value) == value
+    assert normal("value", value) == value
     scope: dict = {}
     exec(PythonTranslator.codify({"value": value}), scope)
     assert scope["value"] == value and type(scope["value"]) is type(value)
@@ -292,7 +293,8 @@ def test_no_training_depends_on_the_command_line_or_the_scheduler():
         cells = runs.notebook_cells(ROOT / "notebooks" / f"{name}.ipynb")
         files = runs.library_sources("\n".join(c["source"] for c in cells if c["type"] == "code"))
         assert "runs.py" in {f.name for f in files}
-        assert not {f.name for f in files} & {"cli.py", "graph.py", "setup.py", "runner.py", "ablations.py", "figures.py"}, name
+        assert not {f.name for f in files} & {"cli.py", "graph.py", "setup.py", "job.py", "parameters.py", "runner.py",
+                                              "ablations.py", "figures.py"}, name
 
 
 def test_write_json_keeps_the_old_file_when_the_disk_is_full(tmp_path, monkeypatch):

@@ -14,10 +14,10 @@ from test_llm import ROW, frozen, same, weights
 
 from sagelib import datasets, lora, policies, pretrained, setup, sft
 from sagelib.chat import LLMFormat
+from sagelib.job import execute
 from sagelib.policy import CachedPolicy
 from sagelib.profiles import PROFILE_WORLD
 from sagelib.rollout import RolloutSettings, rollout
-from sagelib.runner import execute
 from sagelib.runs import read_metrics
 from sagelib.trainer import make_trainer
 from sagelib.types import StopReason
