@@ -25,7 +25,7 @@ from sagelib.building import (
     write_stamp,
 )
 from sagelib.rise_worlds import KINDS
-from sagelib.runs import code_hash
+from sagelib.run_ids import code_hash
 
 LOCK = "locks/linux-py311.txt"   # see lock.py
 PIP = ["-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--progress-bar", "off"]

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sagelib import runs
+from sagelib import run_ids, runs
 from sagelib.parameters import check_parameters, declared
 from sagelib.profiles import PROFILE_WORLD
 from sagelib.runner import BUSY, kill_leftovers
@@ -34,8 +34,8 @@ class Job:
         seed = self.parameters.get("seed")   # None when nobody chose one: such a run serves every seed
         world = runs.world_record(effective.get("world") or PROFILE_WORLD.get(profile, profile))
         self.inputs = [_as_input(path) for path in inputs]
-        self.run_id = runs.run_id(self.notebook, self.parameters, world and world["hash"],
-                                  [_content(path) for path in inputs])
+        self.run_id = run_ids.run_id(self.notebook, self.parameters, world and world["hash"],
+                                     [_content(path) for path in inputs])
         self.dir = runs.runs_root() / profile / f"{self.notebook.stem}-{self.run_id}"
         self.start_record = {"run_id": self.run_id, "notebook": self.notebook.stem, "profile": profile, "seed": seed,
                              "parameters": self.parameters, "inputs": self.inputs, "world": world}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sagelib import runs
+from sagelib.run_ids import notebook_cells
 from sagelib.runs import RunError
 
 SECRET = {"key", "apikey", "token", "secret", "password", "passwd", "credential", "credentials"}
@@ -60,7 +60,7 @@ def declared(notebook: Path) -> dict[str, Any]:
     if not notebook.exists():
         near = difflib.get_close_matches(notebook.stem, [p.stem for p in notebook.parent.glob("*.ipynb")], 1)
         raise RunError(f"there is no notebook {notebook}" + (f"; did you mean {near[0]}?" if near else ""))
-    cells = [c for c in runs.notebook_cells(notebook) if "parameters" in c["tags"]]
+    cells = [c for c in notebook_cells(notebook) if "parameters" in c["tags"]]
     if len(cells) != 1:
         raise RunError(f"{notebook.name} has {len(cells)} cells tagged 'parameters', it needs exactly one")
     found = {}

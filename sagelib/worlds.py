@@ -25,7 +25,7 @@ from sagelib.building import (
 from sagelib.environments import appworld_env, build_engine
 from sagelib.profiles import WORLDS
 from sagelib.rise_worlds import KINDS, kind_of
-from sagelib.runs import code_hash, sources
+from sagelib.run_ids import code_hash, sources
 
 
 def engine() -> Path:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from notebook_maker import FINISH, OPEN, make
 
-from sagelib import runs
+from sagelib import run_ids, runs
 from sagelib.graph import Step, expand, only
 from sagelib.job import Job, execute, tail
 from sagelib.parameters import check_parameters, normal
@@ -235,29 +235,29 @@ def test_what_papermill_writes_is_what_was_given(value):
 
 def test_run_id_changes_with_what_decides_and_not_with_outputs(tmp_path):
     notebook = make(tmp_path / "n.ipynb", OPEN, FINISH)
-    base = runs.run_id(notebook, {"seed": 0}, "w", ["a", "b"])
-    assert base == runs.run_id(notebook, {"seed": 0}, "w", ["b", "a"]) and len(base) == 10
-    others = [runs.run_id(notebook, {"seed": seed}, world, inputs) for seed, world, inputs in (
+    base = run_ids.run_id(notebook, {"seed": 0}, "w", ["a", "b"])
+    assert base == run_ids.run_id(notebook, {"seed": 0}, "w", ["b", "a"]) and len(base) == 10
+    others = [run_ids.run_id(notebook, {"seed": seed}, world, inputs) for seed, world, inputs in (
         (1, "w", ["a", "b"]), (0, "v", ["a", "b"]), (0, "w", ["a"]), (0, None, ["a", "b"]))]
     assert len({base, *others}) == 5
     data = json.loads(notebook.read_text())
     data["cells"][1] |= {"execution_count": 7, "outputs": [{"output_type": "stream", "name": "stdout", "text": "x"}]}
     notebook.write_text(json.dumps(data))
-    assert runs.run_id(notebook, {"seed": 0}, "w", ["a", "b"]) == base
+    assert run_ids.run_id(notebook, {"seed": 0}, "w", ["a", "b"]) == base
     data["cells"][1]["source"] += "\n1"
     notebook.write_text(json.dumps(data))
-    assert runs.run_id(notebook, {"seed": 0}, "w", ["a", "b"]) != base
+    assert run_ids.run_id(notebook, {"seed": 0}, "w", ["a", "b"]) != base
 
 
 def test_only_imported_modules_count_and_comments_do_not(tmp_path):
     for name, text in {"a": "import json\nfrom pkg import b", "b": "x = 1", "c": "y = 1"}.items():
         (tmp_path / f"{name}.py").write_text(text)
-    assert [f.name for f in runs.sources("def f():\n    from pkg.a import thing", tmp_path)] == ["a.py", "b.py"]
-    before = runs.code_hash(tmp_path / "b.py")
+    assert [f.name for f in run_ids.sources("def f():\n    from pkg.a import thing", tmp_path)] == ["a.py", "b.py"]
+    before = run_ids.code_hash(tmp_path / "b.py")
     (tmp_path / "b.py").write_text("# why\nx   =  1\n")
-    assert runs.code_hash(tmp_path / "b.py") == before
+    assert run_ids.code_hash(tmp_path / "b.py") == before
     (tmp_path / "b.py").write_text("x = 2")
-    assert runs.code_hash(tmp_path / "b.py") != before
+    assert run_ids.code_hash(tmp_path / "b.py") != before
 
 
 CONFIG = '''
@@ -277,8 +277,8 @@ def test_a_setting_counts_only_for_the_runs_whose_class_it_is_in(tmp_path, monke
 
     def hashes(x=1, y=1, **profiles) -> tuple[str, str]:
         config.write_text(CONFIG.format(x=x, y=y))
-        monkeypatch.setattr(runs, "PROFILES", {"laptop": profiles, "paper": {"a": {"x": len(profiles)}}})
-        return tuple(runs.settings_hash(config, {name}, "laptop") for name in ("AConfig", "BConfig"))
+        monkeypatch.setattr(run_ids, "PROFILES", {"laptop": profiles, "paper": {"a": {"x": len(profiles)}}})
+        return tuple(run_ids.settings_hash(config, {name}, "laptop") for name in ("AConfig", "BConfig"))
 
     a, b = hashes()
     assert a != b
@@ -291,11 +291,11 @@ def test_a_setting_counts_only_for_the_runs_whose_class_it_is_in(tmp_path, monke
 def test_no_training_depends_on_the_command_line_or_the_scheduler():
     """Else an edit there, another ablation for instance, would make every run stale."""
     for name in ("01_collect", "02_sft", "03_train", "04_evaluate"):
-        cells = runs.notebook_cells(ROOT / "notebooks" / f"{name}.ipynb")
-        files = runs.library_sources("\n".join(c["source"] for c in cells if c["type"] == "code"))
+        cells = run_ids.notebook_cells(ROOT / "notebooks" / f"{name}.ipynb")
+        files = run_ids.library_sources("\n".join(c["source"] for c in cells if c["type"] == "code"))
         assert "runs.py" in {f.name for f in files}
         assert not {f.name for f in files} & {"cli.py", "graph.py", "scheduler.py", "setup.py", "building.py", "job.py",
-                                              "parameters.py", "runner.py", "ablations.py", "figures.py"}, name
+                                              "parameters.py", "runner.py", "run_ids.py", "ablations.py", "figures.py"}, name
 
 
 def test_write_json_keeps_the_old_file_when_the_disk_is_full(tmp_path, monkeypatch):
