@@ -20,7 +20,7 @@ from sagelib.rise_sequences import TaskCard
 from sagelib.runs import ROOT
 from sagelib.text_pool import TextPool
 
-if TYPE_CHECKING:   # never imported here; named so that the world's hash covers what runs at the other end (see `runs.sources`)
+if TYPE_CHECKING:   # never imported here; named so that the world's hash covers what runs at the other end (`run_ids.sources`)
     from sagelib import alfworld_server  # noqa: F401
 
 MAKERS = ("alfworld_games", "alfworld_houses", "alfworld_problem")   # the code that decides the games

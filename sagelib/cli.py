@@ -19,12 +19,13 @@ from typing import Any
 
 from sagelib import rise_worlds, runs
 from sagelib.ablations import STUDIES
-from sagelib.graph import Local, Scheduler, Step, add_studies, expand, minutes, only
+from sagelib.graph import Step, add_studies, expand, only
 from sagelib.main_graph import GRAPH
 from sagelib.profiles import PROFILES, START
 from sagelib.rise_graph import NOTEBOOKS, VERSUS, rise_nodes, world_of
 from sagelib.rise_worlds import KINDS, resolve
 from sagelib.runs import ROOT, RunError
+from sagelib.scheduler import Local, Scheduler, minutes
 
 OF_CELLS = {name for study in STUDIES for cell in study.cells for name, _ in cell.path} - {step.notebook for step in GRAPH}
 

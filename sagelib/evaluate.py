@@ -1,5 +1,5 @@
 """Evaluation as in the paper: the three tasks of a scenario in order, one library growing through them, policy frozen.
- One row per task; `scores` sums them up.
+One row per task; `scores` sums them up.
 """
 
 from __future__ import annotations

@@ -237,7 +237,7 @@ def position_table(episodes: pd.DataFrame) -> pd.DataFrame:
     for (split, method, position), part in episodes[episodes["scored"]].groupby(["split", "method", "position"]):
         rows.append({"split": split, "method": method, "position": position + 1, "metric": "tgc"} | _interval(part, "tgc")
                     | {"skill_use": 100 * (part["skills_called"] > 0).mean(), "n_episodes": len(part)})
-    return _in_order(pd.DataFrame(rows), "position")
+    return _in_order(pd.DataFrame(rows), "split", "method", "position")
 
 
 def reuse_table(episodes: pd.DataFrame) -> pd.DataFrame:
@@ -253,13 +253,14 @@ def reuse_table(episodes: pd.DataFrame) -> pd.DataFrame:
     later = later[later["position"] > 0]
     table = later.groupby(["split", "method", "earlier", "skill"])["success"].agg(n_episodes="size", n_solved="sum").reset_index()
     table["tgc"] = 100 * table["n_solved"] / table["n_episodes"]
-    return _in_order(table, "earlier", "skill")
+    return _in_order(table, "split", "method", "earlier", "skill")
 
 
-def _in_order(table: pd.DataFrame, *within: str) -> pd.DataFrame:
-    """Rows by split, method in the order of METHODS, and the columns named."""
+def _in_order(table: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """Rows sorted by the columns named, "method" in the order of METHODS."""
     order = table["method"].map({method: i for i, method in enumerate(METHODS)})
-    return table.assign(order=order).sort_values(["split", "order", *within], ignore_index=True).drop(columns="order")
+    by = ["order" if column == "method" else column for column in columns]
+    return table.assign(order=order).sort_values(by, ignore_index=True).drop(columns="order")
 
 
 def difficulty_table(episodes: pd.DataFrame, levels: Mapping[str, int]) -> pd.DataFrame:
@@ -276,6 +277,4 @@ def difficulty_table(episodes: pd.DataFrame, levels: Mapping[str, int]) -> pd.Da
     for (split, method, level), part in episodes.groupby(["split", "method", "difficulty"]):
         rows.append({"split": split, "difficulty": level, "method": method, "metric": "tgc"} | _interval(part, "tgc")
                     | {"n_families": part["family"].nunique(), "n_tasks": part["task_id"].nunique()})
-    table = pd.DataFrame(rows)
-    order = table["method"].map({method: i for i, method in enumerate(METHODS)})
-    return table.assign(order=order).sort_values(["split", "difficulty", "order"], ignore_index=True).drop(columns="order")
+    return _in_order(pd.DataFrame(rows), "split", "difficulty", "method")

@@ -24,9 +24,9 @@ from sagelib import viewer
 from sagelib.appworld import EngineDied, EngineMissing, Limits
 from sagelib.config import ConfigError, EvalConfig
 from sagelib.datasets import world_dir
+from sagelib.environments import appworld_env
 from sagelib.replay import AGAIN, SIDE, ReplayPool, replay_split
 from sagelib.runs import RunError, fault, read_json, read_run, world_record
-from sagelib.setup import appworld_env
 from sagelib.trajectories import Record, read_records
 
 TASK_SECONDS = 20   # of the evaluator, at most

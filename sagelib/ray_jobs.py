@@ -21,7 +21,8 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from sagelib.runner import BUSY, Job, versions
+from sagelib.job import Job
+from sagelib.runner import BUSY, versions
 from sagelib.runs import ROOT, RunError, read_json, runs_root
 
 VISIBLE_S = 90   # a network file system may show another machine's files a minute late
@@ -78,7 +79,7 @@ class Cluster:
         self.cpus, self.gpus = share(cores(nodes, "CPU"), self.jobs), share(cores(nodes, "GPU"), self.jobs, least=0)
 
     def job(self, *args: Any, **options: Any) -> RayJob:
-        """As `runner.Job`."""
+        """As `job.Job`."""
         return RayJob(self, *args, **options)
 
     def threads(self, together: int) -> int:
@@ -145,7 +146,7 @@ def short(error: BaseException) -> str:
 
 
 class RayJob(Job):
-    """A `runner.Job` on another machine: the same record, in the same directory."""
+    """A `job.Job` on another machine: the same record, in the same directory."""
 
     def __init__(self, cluster: Cluster, notebook: Any, *args: Any, **options: Any) -> None:
         super().__init__(notebook, *args, **options)

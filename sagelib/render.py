@@ -12,8 +12,8 @@ import html
 from pathlib import Path
 from typing import Any
 
-from sagelib.graph import minutes
 from sagelib.runs import RunError, list_runs, runs_root
+from sagelib.scheduler import minutes
 
 # frames: the viewer's, whose page is inside its tag
 POLICY = "default-src 'none'; frame-src about:; img-src data:; font-src data:; style-src 'unsafe-inline'; " \

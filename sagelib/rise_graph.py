@@ -37,8 +37,6 @@ def table(methods: Sequence[str], start: Sequence[Step] = (), plain: Sequence[di
 
 RISE = table(METHODS)
 MAIN = {step.notebook: step for step in GRAPH}
-
-
 ONE_START = replace(MAIN["02_sft"], per_seed=False, variants=({"seed": 0},))
 
 

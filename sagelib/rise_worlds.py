@@ -128,17 +128,17 @@ def find(name: str) -> TextWorld:
 def stamped(directory: Path, kind: str) -> Path:
     """The directory. The hash in its world.json, a part of each run's id, covers the tasks and the code of this kind of world.
 
-    Settings and profiles are left out: `runs.run_id` knows which of them a run has.
+    Settings and profiles are left out: `run_ids.run_id` knows which of them a run has.
     """
-    from sagelib import runs
+    from sagelib import run_ids, runs
 
     path = directory / "world.json"
     record = json.loads(path.read_text())
     tasks = record.get("tasks_hash", record["hash"])
-    files = runs.sources(f"import {KINDS[kind].module or kind}", Path(__file__).parent)
-    files += runs.sources("import server", Path(__file__).parent / "engine") if KINDS[kind].environment == "appworld" else []
+    files = run_ids.sources(f"import {KINDS[kind].module or kind}", Path(__file__).parent)
+    files += run_ids.sources("import server", Path(__file__).parent / "engine") if KINDS[kind].environment == "appworld" else []
     files = [file for file in files if file.name not in ("config.py", "profiles.py")]
-    parts = json.dumps([tasks, {file.name: runs.code_hash(file) for file in files}], sort_keys=True)
+    parts = json.dumps([tasks, {file.name: run_ids.code_hash(file) for file in files}], sort_keys=True)
     whole = hashlib.sha256(parts.encode()).hexdigest()
     if record["hash"] != whole:
         runs.write_json(path, record | {"tasks_hash": tasks, "hash": whole})

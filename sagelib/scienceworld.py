@@ -18,7 +18,7 @@ from sagelib.rise_sequences import TaskCard
 from sagelib.runs import ROOT, content_hash
 from sagelib.text_pool import TextPool
 
-if TYPE_CHECKING:   # never imported here; named so that a run's id covers what runs at the other end (see `runs.sources`)
+if TYPE_CHECKING:   # never imported here; named so that a run's id covers what runs at the other end (see `run_ids.sources`)
     from sagelib import scienceworld_server  # noqa: F401
 
 SEED = 7      # of which official training families are for demonstrations

@@ -7,7 +7,8 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sagelib.runs import ROOT, code_hash, read_json
+from sagelib.run_ids import code_hash
+from sagelib.runs import ROOT, read_json
 
 
 class WorldMissing(FileNotFoundError):

@@ -16,11 +16,12 @@ from unittest import mock
 
 from sagelib import cli, rise_worlds, runs
 from sagelib.ablations import STUDIES
-from sagelib.graph import Local, Scheduler, add_studies, expand, only
+from sagelib.graph import add_studies, expand, only
 from sagelib.kernel import die_with_parent
 from sagelib.rise_graph import VERSUS, rise_nodes
 from sagelib.rise_worlds import of_profile
 from sagelib.runs import read_json, write_json
+from sagelib.scheduler import Local, Scheduler
 
 background: subprocess.Popen | None = None
 

@@ -7,8 +7,9 @@ import pytest
 from notebook_maker import FINISH, OPEN, make
 
 from sagelib.config import ConfigError, TrainConfig
-from sagelib.runner import execute
-from sagelib.runs import ROOT, imported_names
+from sagelib.job import execute
+from sagelib.run_ids import imported_names
+from sagelib.runs import ROOT
 
 ROWS = re.findall(r"(?m)^\| (C\d+) \| (.+?) \| (handled|part|no) \| (.+) \|$", (ROOT / "tests" / "COMPLAINTS.md").read_text())
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from sagelib import doctor, setup
+from sagelib import building, doctor, worlds
 from sagelib.runs import ROOT
 
 TRL = '''
@@ -19,8 +19,8 @@ def checkout(tmp_path, monkeypatch):
     """A fresh clone: nothing is built."""
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
     (tmp_path / "sagelib").symlink_to(ROOT / "sagelib")
-    monkeypatch.setattr(setup, "ROOT", tmp_path)
-    monkeypatch.setattr(setup, "VENVS", tmp_path / ".venvs")
+    monkeypatch.setattr(building, "ROOT", tmp_path)
+    monkeypatch.setattr(building, "VENVS", tmp_path / ".venvs")
     return tmp_path
 
 
@@ -87,7 +87,7 @@ def test_vllm_outside_the_range_is_a_fault(checkout, monkeypatch, have, state):
 
 
 def test_a_package_of_another_version_is_named_with_what_is_asked_for(checkout, monkeypatch):
-    wanted = setup.pyproject()["project"]
+    wanted = building.pyproject()["project"]
     from packaging.requirements import Requirement
     good = {Requirement(r).name: next(iter(Requirement(r).specifier)).version.replace(".*", ".0")
             for r in [*wanted["dependencies"], *wanted["optional-dependencies"]["test"]]}
@@ -117,7 +117,7 @@ def test_a_world_counts_its_tasks_and_is_stale_without_its_stamp(checkout):
     (place / "datasets.json").write_text(json.dumps({"train": {"tasks": ["a_1", "a_2", "a_3"]}}))
     row = doctor.world_row("smoke")
     assert row.state == "missing" and "train 3" in row.text and row.fix == "./workbench setup --profile smoke"
-    setup.write_stamp(place, setup.world_stamp("smoke"))
+    building.write_stamp(place, worlds.world_stamp("smoke"))
     assert doctor.world_row("smoke") == doctor.Row("world smoke", "ok", "tasks: train 3")
 
 
@@ -134,7 +134,7 @@ def test_gpus_are_listed_with_their_memory_and_a_cpu_torch_is_a_fault(checkout, 
 def test_a_small_machine_and_a_missing_gpu_are_said(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "memory_gb", lambda: 3.0)
     monkeypatch.setattr(doctor, "gpus", lambda: [])
-    monkeypatch.setattr(setup, "stamped", lambda place, stamp: False)
+    monkeypatch.setattr(building, "stamped", lambda place, stamp: False)
     fresh = doctor.lacking("smollm", [])
     assert doctor.lacking("laptop", []) == [("memory: 3.0 GB here, 8 GB needed", "use a larger machine")]
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))

@@ -11,6 +11,7 @@ from sagelib import cli, leaderboard, stream
 from sagelib.appworld import EnginePool, Limits
 from sagelib.config import EvalConfig
 from sagelib.datasets import load_dataset, load_expert, world_dir
+from sagelib.environments import appworld_env
 from sagelib.evaluate import evaluate
 from sagelib.expert import expert_replies
 from sagelib.play import chain_record, settings
@@ -20,7 +21,6 @@ from sagelib.retrieval import Retriever
 from sagelib.rollout import RolloutSettings
 from sagelib.runs import RunError, content_hash, world_record
 from sagelib.scores import summarise
-from sagelib.setup import appworld_env
 from sagelib.types import StopReason
 
 DONE = "apis.supervisor.complete_task()"

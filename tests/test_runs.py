@@ -16,10 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from notebook_maker import FINISH, OPEN, make
 
-from sagelib import runner, runs
-from sagelib.graph import Scheduler, Step, expand, minutes, only
-from sagelib.runner import check_parameters, execute
+from sagelib import run_ids, runs
+from sagelib.graph import Step, expand, only
+from sagelib.job import Job, execute, tail
+from sagelib.parameters import check_parameters, normal
 from sagelib.runs import ROOT, RunError, read_metrics
+from sagelib.scheduler import Scheduler, minutes
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +71,7 @@ def test_a_good_run_is_done_recorded_and_not_run_twice(tmp_path, monkeypatch):
     row = read_metrics(directory)[0]
     assert row["loss"] is None and row["cwd"] == str(ROOT) and row["exe"] == sys.executable and row["threads"] == "1"
     assert json.loads((directory / "results.json").read_text()) == {"seed": 0}
-    assert "over TCP" not in runner.tail(directory) and not (directory / ".kernel").exists()
+    assert "over TCP" not in tail(directory) and not (directory / ".kernel").exists()
 
     again = execute(notebook, {"learning_rate": 0.5, "value": {"a": [1, None]}})
     assert again["attempt"] == 1 and again["started"] == record["started"]
@@ -114,7 +116,7 @@ def bad_ends(tmp_path_factory) -> dict[str, dict]:
     for kind, (source, _, _) in ENDS.items():
         cells = [OPEN, source, FINISH] if kind != "early_finish" else [OPEN, FINISH, source, "late = 1"]
         notebook = make(place / f"{kind}.ipynb", *cells)
-        jobs[kind] = runner.Job(notebook, {"seed": 1}, timeout=2 if kind == "hang" else None)
+        jobs[kind] = Job(notebook, {"seed": 1}, timeout=2 if kind == "hang" else None)
         jobs[kind].start()
     wait_for(lambda: all([job.poll() is not None for job in jobs.values()]), 60)
     assert marked_processes() == []
@@ -131,7 +133,7 @@ def test_a_bad_end_has_its_status_and_place(kind, bad_ends, tmp_path):
         execute(make(tmp_path / "next.ipynb", OPEN, FINISH), {}, inputs=[Path(record["directory"])])
 
 
-START = ("import sys, json; from sagelib.runner import execute; from pathlib import Path\n"
+START = ("import sys, json; from sagelib.job import execute; from pathlib import Path\n"
          "print(json.dumps(execute(Path(sys.argv[1]), {})))")
 
 
@@ -154,7 +156,7 @@ def test_kill_9_of_the_runner_is_recognised_and_the_run_goes_on_from_its_files(t
     source = ("from pathlib import Path\nmark = run.dir / 'checkpoint'\nfirst = not mark.exists()\nmark.touch()\n"
               "run.log(step=1)\nimport time; time.sleep(60 if first else 0)")
     notebook = make(tmp_path / "resume.ipynb", OPEN, source, FINISH)
-    job = runner.Job(notebook, {})
+    job = Job(notebook, {})
     job.start()
     wait_for(lambda: read_metrics(job.dir))
     with pytest.raises(RunError, match=f"run by process {job.process.pid}"):
@@ -172,7 +174,7 @@ def test_kill_9_of_the_runner_is_recognised_and_the_run_goes_on_from_its_files(t
 
 
 def test_stop_is_interrupted(tmp_path):
-    job = runner.Job(make(tmp_path / "stop.ipynb", OPEN, "run.log(step=1)\nwhile True: pass", FINISH), {})
+    job = Job(make(tmp_path / "stop.ipynb", OPEN, "run.log(step=1)\nwhile True: pass", FINISH), {})
     job.start()
     wait_for(lambda: read_metrics(job.dir))
     job.stop()
@@ -236,7 +238,7 @@ JSON = st.recursive(st.none() | st.booleans() | st.integers(-2**70, 2**70) | st.
 @settings(max_examples=60, deadline=None)
 def test_what_papermill_writes_is_what_was_given(value):
     from papermill.translators import PythonTranslator
-    assert runner.normal("value", value) == value
+    assert normal("value", value) == value
     scope: dict = {}
     exec(PythonTranslator.codify({"value": value}), scope)
     assert scope["value"] == value and type(scope["value"]) is type(value)
@@ -246,29 +248,29 @@ def test_what_papermill_writes_is_what_was_given(value):
 
 def test_run_id_changes_with_what_decides_and_not_with_outputs(tmp_path):
     notebook = make(tmp_path / "n.ipynb", OPEN, FINISH)
-    base = runs.run_id(notebook, {"seed": 0}, "w", ["a", "b"])
-    assert base == runs.run_id(notebook, {"seed": 0}, "w", ["b", "a"]) and len(base) == 10
-    others = [runs.run_id(notebook, {"seed": seed}, world, inputs) for seed, world, inputs in (
+    base = run_ids.run_id(notebook, {"seed": 0}, "w", ["a", "b"])
+    assert base == run_ids.run_id(notebook, {"seed": 0}, "w", ["b", "a"]) and len(base) == 10
+    others = [run_ids.run_id(notebook, {"seed": seed}, world, inputs) for seed, world, inputs in (
         (1, "w", ["a", "b"]), (0, "v", ["a", "b"]), (0, "w", ["a"]), (0, None, ["a", "b"]))]
     assert len({base, *others}) == 5
     data = json.loads(notebook.read_text())
     data["cells"][1] |= {"execution_count": 7, "outputs": [{"output_type": "stream", "name": "stdout", "text": "x"}]}
     notebook.write_text(json.dumps(data))
-    assert runs.run_id(notebook, {"seed": 0}, "w", ["a", "b"]) == base
+    assert run_ids.run_id(notebook, {"seed": 0}, "w", ["a", "b"]) == base
     data["cells"][1]["source"] += "\n1"
     notebook.write_text(json.dumps(data))
-    assert runs.run_id(notebook, {"seed": 0}, "w", ["a", "b"]) != base
+    assert run_ids.run_id(notebook, {"seed": 0}, "w", ["a", "b"]) != base
 
 
 def test_only_imported_modules_count_and_comments_do_not(tmp_path):
     for name, text in {"a": "import json\nfrom pkg import b", "b": "x = 1", "c": "y = 1"}.items():
         (tmp_path / f"{name}.py").write_text(text)
-    assert [f.name for f in runs.sources("def f():\n    from pkg.a import thing", tmp_path)] == ["a.py", "b.py"]
-    before = runs.code_hash(tmp_path / "b.py")
+    assert [f.name for f in run_ids.sources("def f():\n    from pkg.a import thing", tmp_path)] == ["a.py", "b.py"]
+    before = run_ids.code_hash(tmp_path / "b.py")
     (tmp_path / "b.py").write_text("# why\nx   =  1\n")
-    assert runs.code_hash(tmp_path / "b.py") == before
+    assert run_ids.code_hash(tmp_path / "b.py") == before
     (tmp_path / "b.py").write_text("x = 2")
-    assert runs.code_hash(tmp_path / "b.py") != before
+    assert run_ids.code_hash(tmp_path / "b.py") != before
 
 
 CONFIG = '''
@@ -288,8 +290,8 @@ def test_a_setting_counts_only_for_the_runs_whose_class_it_is_in(tmp_path, monke
 
     def hashes(x=1, y=1, **profiles) -> tuple[str, str]:
         config.write_text(CONFIG.format(x=x, y=y))
-        monkeypatch.setattr(runs, "PROFILES", {"laptop": profiles, "paper": {"a": {"x": len(profiles)}}})
-        return tuple(runs.settings_hash(config, {name}, "laptop") for name in ("AConfig", "BConfig"))
+        monkeypatch.setattr(run_ids, "PROFILES", {"laptop": profiles, "paper": {"a": {"x": len(profiles)}}})
+        return tuple(run_ids.settings_hash(config, {name}, "laptop") for name in ("AConfig", "BConfig"))
 
     a, b = hashes()
     assert a != b
@@ -302,10 +304,11 @@ def test_a_setting_counts_only_for_the_runs_whose_class_it_is_in(tmp_path, monke
 def test_no_training_depends_on_the_command_line_or_the_scheduler():
     """Else an edit there, another ablation for instance, would make every run stale."""
     for name in ("01_collect", "02_sft", "03_train", "04_evaluate"):
-        cells = runs.notebook_cells(ROOT / "notebooks" / f"{name}.ipynb")
-        files = runs.library_sources("\n".join(c["source"] for c in cells if c["type"] == "code"))
+        cells = run_ids.notebook_cells(ROOT / "notebooks" / f"{name}.ipynb")
+        files = run_ids.library_sources("\n".join(c["source"] for c in cells if c["type"] == "code"))
         assert "runs.py" in {f.name for f in files}
-        assert not {f.name for f in files} & {"cli.py", "graph.py", "setup.py", "runner.py", "ablations.py", "figures.py"}, name
+        assert not {f.name for f in files} & {"cli.py", "graph.py", "scheduler.py", "setup.py", "building.py", "job.py",
+                                              "parameters.py", "runner.py", "run_ids.py", "ablations.py", "figures.py"}, name
 
 
 def test_write_json_keeps_the_old_file_when_the_disk_is_full(tmp_path, monkeypatch):

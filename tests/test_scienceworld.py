@@ -10,13 +10,13 @@ import pytest
 from conftest import or_skip
 from fakes import tiny_format
 
-from sagelib import java, rise_play, rise_worlds, scienceworld, setup
+from sagelib import java, rise_play, rise_worlds, scienceworld, worlds
+from sagelib.building import Problem
 from sagelib.rise_demos import WIDE, Mixture, demonstrate, examples
 from sagelib.rise_document import Carry
 from sagelib.rise_sequences import CheckedWorld, ManifestError, check_disjoint
 from sagelib.rise_types import LoopSettings
 from sagelib.runs import ROOT
-from sagelib.setup import Problem
 from sagelib.text_files import WorldMissing
 from sagelib.types import StopReason
 
@@ -70,7 +70,7 @@ def test_a_missing_java_is_one_line_with_the_package_to_install(monkeypatch, tmp
     assert said.startswith("it runs on Java, and there is no java on the path. Fix: install Java 11 or newer")
     assert "sudo apt install default-jre-headless" in said and "\n" not in said
     with pytest.raises(Problem, match="scienceworld-smoke cannot be set up: it runs on Java.*default-jre-headless"):
-        setup.build_text_world("scienceworld-smoke")
+        worlds.build_text_world("scienceworld-smoke")
     monkeypatch.setenv("SAGELIB_SCIENCEWORLD_PYTHON", sys.executable)          # an environment that is there
     with pytest.raises(WorldMissing, match="cannot start: it runs on Java.*default-jre-headless"):
         scienceworld.python()

@@ -10,9 +10,9 @@ from fakes import FakeWorld, ReplayPolicy, chain, tiny_format
 from notebook_maker import FINISH, OPEN, PARAMETERS, make
 
 from sagelib import datasets
+from sagelib.job import execute
 from sagelib.prompts import reply
 from sagelib.rollout import RolloutSettings, rollout
-from sagelib.runner import execute
 from sagelib.self_distill import demonstrations, steps, warning
 from sagelib.sft import IGNORED, encode_demonstration
 

@@ -12,12 +12,12 @@ from conftest import unavailable
 from fakes import FakeWorld, chain
 from test_llm import ROW, frozen, same, weights
 
-from sagelib import datasets, lora, policies, pretrained, setup, sft
+from sagelib import building, datasets, environments, lora, policies, pretrained, sft
 from sagelib.chat import LLMFormat
+from sagelib.job import execute
 from sagelib.policy import CachedPolicy
 from sagelib.profiles import PROFILE_WORLD
 from sagelib.rollout import RolloutSettings, rollout
-from sagelib.runner import execute
 from sagelib.runs import read_metrics
 from sagelib.trainer import make_trainer
 from sagelib.types import StopReason
@@ -29,7 +29,7 @@ AGREE = 1e-3    # nats, largest of a step, float32
 @pytest.fixture(scope="module")
 def smollm():
     """(model, tokenizer) of the package."""
-    if not setup.stamped(setup.VENVS / "smollm", setup.smollm_stamp()):
+    if not building.stamped(building.VENVS / "smollm", environments.smollm_stamp()):
         pytest.skip("the model is not here; ./workbench setup --profile smollm unpacks it, then these tests run")
     return pretrained.load("smollm")
 

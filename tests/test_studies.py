@@ -13,10 +13,11 @@ from test_evaluate import rows
 from sagelib import ablations, cli, figures, published, runs, tables
 from sagelib.ablations import STUDIES
 from sagelib.config import EvalConfig, FiguresConfig, SelfDistillConfig, TrainConfig
-from sagelib.graph import Cell, Node, Scheduler, Study, add_studies, expand, node_name, only
+from sagelib.graph import Cell, Node, Study, add_studies, expand, node_name, only
+from sagelib.parameters import declared
 from sagelib.rise_graph import VERSUS, rise_nodes
-from sagelib.runner import declared
 from sagelib.runs import ROOT, RunError
+from sagelib.scheduler import Scheduler
 
 CONFIGS = {"03_train": TrainConfig, "04_evaluate": EvalConfig, "05_self_distill": SelfDistillConfig}
 

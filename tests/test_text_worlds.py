@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sagelib import cli, rise_worlds, runs, setup
+from sagelib import building, cli, environments, rise_worlds, run_ids
 from sagelib.config import ConfigError
 from sagelib.rise_config import RiseEvalConfig, RiseFiguresConfig, RiseSFTConfig, RiseTrainConfig
 from sagelib.rise_graph import rise_nodes
@@ -112,7 +112,7 @@ def test_the_graph_plays_in_the_world_that_is_asked_for():
 
 
 def test_a_run_depends_on_the_code_of_its_own_world_only(tmp_path):
-    reached = {file.name for file in runs.library_sources("from sagelib import rise_play, rise_worlds")}
+    reached = {file.name for file in run_ids.library_sources("from sagelib import rise_play, rise_worlds")}
     assert "rise_loop.py" in reached and not reached & {"shop.py", "shop_world.py", "alfworld.py", "text_pool.py"}
     hashes = {}
     for kind in ("shop", "alfworld"):
@@ -134,8 +134,8 @@ def test_the_world_s_hash_covers_both_ends(kind, module, tmp_path, monkeypatch):
     (tmp_path / "world.json").write_text('{"hash": "of the tasks"}')
     rise_worlds.stamped(tmp_path, kind)
     before = json.loads((tmp_path / "world.json").read_text())["hash"]
-    real = runs.code_hash
-    monkeypatch.setattr(runs, "code_hash", lambda file: "edited" if file.stem == module else real(file))
+    real = run_ids.code_hash
+    monkeypatch.setattr(run_ids, "code_hash", lambda file: "edited" if file.stem == module else real(file))
     rise_worlds.stamped(tmp_path, kind)
     assert json.loads((tmp_path / "world.json").read_text())["hash"] != before
 
@@ -154,10 +154,10 @@ def test_the_command_line_knows_worlds(capsys, monkeypatch):
 
 
 def test_a_missing_compiler_is_said_before_anything_is_installed(monkeypatch, tmp_path):
-    monkeypatch.setattr(setup, "VENVS", tmp_path)
+    monkeypatch.setattr(building, "VENVS", tmp_path)
     monkeypatch.setattr(shutil, "which", lambda tool: None if tool in ("cmake", "g++") else f"/bin/{tool}")
-    with pytest.raises(setup.Problem, match=r"alfworld needs g\+\+, cmake, .*sudo apt install cmake g\+\+"):
-        setup.build_engine("alfworld")
+    with pytest.raises(building.Problem, match=r"alfworld needs g\+\+, cmake, .*sudo apt install cmake g\+\+"):
+        environments.build_engine("alfworld")
     assert not list(tmp_path.iterdir())
 
 
@@ -168,10 +168,10 @@ def test_an_engine_that_is_there_is_not_built_again(monkeypatch, tmp_path):
         commands.append([str(word) for word in command])
         (tmp_path / "alfworld").mkdir(exist_ok=True)
 
-    monkeypatch.setattr(setup, "VENVS", tmp_path)
-    monkeypatch.setattr(setup, "run_logged", pretend)
-    setup.build_engine("alfworld")
-    wanted = setup.pyproject()["tool"]["workbench"]["alfworld"]
+    monkeypatch.setattr(building, "VENVS", tmp_path)
+    monkeypatch.setattr(environments, "run_logged", pretend)
+    environments.build_engine("alfworld")
+    wanted = building.pyproject()["tool"]["workbench"]["alfworld"]
     assert len(commands) == 2 and commands[0][1:3] == ["-m", "venv"] and commands[1][-len(wanted):] == wanted
-    setup.build_engine("alfworld")
+    environments.build_engine("alfworld")
     assert len(commands) == 2
