@@ -51,6 +51,7 @@ USAGE = """usage: ./workbench COMMAND [options]        (--help after a command l
 
 LARGE = ("gpu", "paper")   # profiles that need GPUs
 LIGHT = ("runs", "view", "skills", "card", "leaderboard", "render", "lab")   # commands that make neither engine nor world
+COMMANDS = ("setup", "reproduce", "test", "doctor", *LIGHT)
 
 _started = time.monotonic()
 _children: set[subprocess.Popen] = set()
@@ -481,14 +482,14 @@ def interrupt(*_: object) -> None:
 def launch(argv: list[str]) -> int:
     """Exit code of `./workbench argv`; commands beyond setup continue in .venvs/main and do not return."""
     command, rest = (argv[0], argv[1:]) if argv else ("help", [])
-    if command not in ("setup", "reproduce", "test", "doctor", *LIGHT):
+    from sagelib.cli import did_you_mean, is_rise, parse  # standard library only
+
+    if command not in COMMANDS:
         if command in ("help", "-h", "--help"):
             print(USAGE)
             return 0
-        print(f"workbench: no command {command!r}.\n\n{USAGE}", file=sys.stderr)
+        print(f"workbench: no command {command!r}{did_you_mean(command, COMMANDS)}\n\n{USAGE}", file=sys.stderr)
         return 2
-    from sagelib.cli import is_rise, parse  # standard library only
-
     options = parse(argv)   # a wrong option ends here, before anything is built
     if command == "doctor":
         from sagelib.doctor import report

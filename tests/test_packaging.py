@@ -16,7 +16,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from sagelib import setup
+from sagelib import cli, setup
 from sagelib.rise_worlds import KINDS
 from sagelib.runs import ROOT
 from sagelib.setup import Problem, explain
@@ -120,9 +120,19 @@ def test_launcher_is_readable_for_old_pythons_and_says_what_is_needed(monkeypatc
 
 
 @pytest.mark.parametrize("words,code,text", [
-    ([], 0, "usage: ./workbench"), (["tset"], 2, "no command 'tset'"),
+    ([], 0, "usage: ./workbench"), (["tset"], 2, "no command 'tset'; did you mean 'test'?"), (["x"], 2, "no command 'x'\n"),
     (["setup", "--nope"], 2, "setup has no option --nope"), (["setup", "--with", "vllm"], 2, "invalid choice: 'vllm'"),
-    (["reproduce", "--seedz", "3"], 2, "reproduce has no option --seedz"),
+    (["reproduce", "--seedz", "3"], 2, "reproduce has no option --seedz; did you mean '--seeds'?"),
+    (["view", "a", "--output=x"], 2, "view has no option --output=x; did you mean '--out'?"),
+    (["reproduce", "--only", "03_trian"], 2, "--only '03_trian' is no notebook of profile laptop; did you mean '03_train'?"),
+    (["reproduce", "--only", "20", "--profile", "gpu"], 2, "'20' is no notebook of profile gpu, but of smoke, laptop"),
+    (["reproduce", "--only", "05", "--profile", "smoke"], 2, "'05' is no notebook of profile smoke, but of laptop"),
+    (["reproduce", "--only", "2"], 2, "--only '2' fits 5 notebooks: 20_skillrise_train, 21_skillrise_evaluate, 22_skill"),
+    (["reproduce", "--only", ""], 2, "--only '' fits 23 notebooks: 00_tour, 01_collect"),
+    (["reproduce", "--seeds", "2..0"], 2, "'2..0' has no seed: the smaller one comes first (0..2)"),
+    (["setup", "--world", "scienceword"], 2, "there is no such text world; there are shop-mini, shop-smoke, alfworld-mini"),
+    (["setup", "--world", "scienceword"], 2, "did you mean 'scienceworld'?"),
+    (["reproduce", "--profile", "smol"], 2, "; did you mean 'smollm'?"),
     (["reproduce", "--seeds", "a"], 2, "seeds are written 0 or 0,1,2 or 0..2"),
     (["reproduce", "--profile", "tiny"], 2, "invalid choice: 'tiny'")])
 def test_command_line_errors(tmp_path, words, code, text):
@@ -139,6 +149,30 @@ def test_setup_builds_what_its_options_say(monkeypatch, words, locked, vllm_cpu)
     monkeypatch.setattr(setup, "setup", lambda worlds, **options: asked.append((worlds, options)))
     assert setup.launch(["setup", "--profile", "smoke", *words]) == 0
     assert asked == [(("smoke",), {"appworld": True, "smollm": False, "locked": locked, "vllm_cpu": vllm_cpu, "text_world": None})]
+
+
+def test_a_misspelt_notebook_is_answered_with_all_of_them_before_anything_is_built(monkeypatch, capsys):
+    monkeypatch.setattr(setup, "setup", lambda *_, **__: pytest.fail("setup builds"))
+    with pytest.raises(SystemExit):
+        setup.launch(["reproduce", "--only", "21_skilrise_evaluate"])
+    text = capsys.readouterr().err
+    assert "did you mean '21_skillrise_evaluate'?" in text
+    here = {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")}
+    assert set(text.split("There are: ")[1].strip().split(", ")) == here - {"02_sft_llm"}   # that one is of other profiles
+
+
+@pytest.mark.parametrize("profile, text, name", [("laptop", "20", "20_skillrise_train"), ("laptop", "02", "02_sft"),
+                                                 ("laptop", "02_sft", "02_sft"), ("gpu", "02", "02_sft_llm")])
+def test_only_takes_the_one_notebook_of_the_profile_that_begins_so(profile, text, name):
+    assert cli.parse(["reproduce", "--profile", profile, "--only", text]).only == name
+
+
+@pytest.mark.parametrize("listed", ["'smoke', 'laptop', 'vllm-cpu'", "smoke, laptop, vllm-cpu"])   # of 3.11 and 3.13
+def test_a_choice_that_there_is_not_is_answered_with_the_nearest(listed, capsys):
+    for wrong, end in (("laptp", "; did you mean 'laptop'?\n"), ("vllm", "; did you mean 'vllm-cpu'?\n"), ("zzz", ")\n")):
+        with pytest.raises(SystemExit):
+            cli.Parser().error(f"argument --profile: invalid choice: '{wrong}' (choose from {listed})")
+        assert capsys.readouterr().err.endswith(end)
 
 
 LOGS = {
