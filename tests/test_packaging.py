@@ -4,6 +4,7 @@ import ast
 import copy
 import importlib.metadata
 import importlib.util
+import itertools
 import os
 import re
 import subprocess
@@ -174,6 +175,30 @@ def test_a_choice_that_there_is_not_is_answered_with_the_nearest(listed, capsys)
         with pytest.raises(SystemExit):
             cli.Parser().error(f"argument --profile: invalid choice: '{wrong}' (choose from {listed})")
         assert capsys.readouterr().err.endswith(end)
+
+
+def test_no_time_left_is_named_before_a_twentieth_of_the_draws_and_then_by_their_pace():
+    seen = []
+    assert setup.with_time_left("base world: 24 people in 53.2 s", 0.0, seen) == "base world: 24 people in 53.2 s" and not seen
+    lines = [(18.0, "1/327 draws, 0.2 tasks/s, about 6033 s left"), (33.0, "17/327 draws, 1.4 tasks/s, about 679 s left"),
+             (38.0, "21/327 draws, 1.6 tasks/s, about 575 s left")]
+    assert [setup.with_time_left(line, now, seen) for now, line in lines] == [
+        "1/327 draws, 0.2 tasks/s", "17/327 draws, 1.4 tasks/s", "21/327 draws, 1.6 tasks/s, about 306 s left"]   # 20 in 20 s
+    for second in range(39, 51):   # two draws a second: what was slow is forgotten after a dozen lines
+        last = setup.with_time_left(f"{21 + 2 * (second - 38)}/327 draws, 2 tasks/s, about 999 s left", float(second), seen)
+    assert last == "45/327 draws, 2 tasks/s, about 141 s left"
+    assert setup.with_time_left("1/1 draws, 0.2 tasks/s, about 0 s left", 1.0, []) == "1/1 draws, 0.2 tasks/s"
+
+
+def test_a_long_silent_command_says_for_how_long_and_how_much_is_there(checkout, monkeypatch, capsys):
+    (checkout / ".venvs" / "main").mkdir(parents=True)
+    (checkout / ".venvs" / "main" / "torch.so").write_bytes(b"x" * 2_600_000)
+    assert setup.size_so_far("main") == ", 3 MB in .venvs/main" and setup.size_so_far("appworld") == ""
+    clock = itertools.count(0, 8)
+    monkeypatch.setattr(setup.time, "monotonic", lambda: float(next(clock)))
+    setup.run_logged("main", ["sleep", "0.5"], checkout / ".venvs" / "main.log")
+    said = re.findall(r"main: still at it for (\d+) s, 3 MB in .venvs/main \(.venvs/main.log\)", capsys.readouterr().out)
+    assert said and int(said[0]) >= 16 and sorted(said, key=int) == said
 
 
 HOLD = "import sys, time; from pathlib import Path; sys.path.insert(0, sys.argv[1]); from sagelib import setup\n" \
