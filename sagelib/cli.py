@@ -202,8 +202,13 @@ def command_view(options: argparse.Namespace) -> int:
 
     names = "-".join(viewer.find(run).title for run in options.runs)
     path = viewer.write(options.out or runs.runs_root() / f"view-{names}.html", *options.runs)
-    print(f"{path} ({path.stat().st_size / 1e6:.1f} MB): open it in a browser")
+    print(f"{path} ({size(path.stat().st_size)}): open it in a browser")
     return 0
+
+
+def size(n: int) -> str:
+    """Bytes for a reader: "37 kB" below a megabyte, then "1.2 MB" (powers of ten)."""
+    return f"{max(1, round(n / 1e3))} kB" if n < 999_500 else f"{n / 1e6:.1f} MB"
 
 
 SHOWN = 3   # skills whose source `skills` prints
@@ -224,11 +229,14 @@ def command_skills(options: argparse.Namespace) -> int:
     found = harvest.collect(source.run or source.files)
     kept, pruned = harvest.prune(found, options.used)
     print(pd.DataFrame(harvest.describe(kept)).to_string(index=False) if kept else "no skill was called")
+    print("used: tasks whose own code calls it; called by skills: skills of this table that call it, so that it runs with them")
     print(f"{len(kept)} skills kept, {len(pruned)} pruned (called by fewer than {options.used} later tasks and by no kept skill); "
           f"the same under several names: {harvest.duplicates(kept) or 'none'}")
     for skill in [one for one in kept if one.used][:SHOWN]:   # the most used come first
         called = ", ".join(skill.tasks_used[:6]) + (", ..." if len(skill.tasks_used) > 6 else "")
-        print(f"\n# {skill.key}: written in task {skill.task_id}, called in {called}\n{printable(skill.source.strip())}")
+        print(f"\n# {skill.key}: written in task {skill.task_id}, called in {called}")
+        print(f"# called as: {printable(skill.called_as)[:160] or '(no line calls it: a mention counted)'}")
+        print(printable(skill.source.strip()))
     if options.out:
         print(f"exported: {artefact.export(kept, options.out)}/index.json")
     return 0
