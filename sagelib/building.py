@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -94,15 +95,16 @@ def run_logged(part: str, command: Sequence[object], log: Path, env: dict | None
         raise Problem(f"{part}: cannot start {command[0]}: {error.strerror}: {error.filename}") from None
     _children.add(child)
     try:
-        said, last = time.monotonic(), ""
+        began, seen = time.monotonic(), []
+        said, last = began, ""
         while child.poll() is None:
             time.sleep(0.1)
             if time.monotonic() - said > (3 if show else 15):
                 said, line = time.monotonic(), last_line(log)
                 if not show:
-                    say(part, f"still at it ({log.relative_to(ROOT)})")
+                    say(part, f"still at it for {said - began:.0f} s{size_so_far(part)} ({log.relative_to(ROOT)})")
                 elif line != last:
-                    say(part, line)
+                    say(part, with_time_left(line, said, seen))
                     last = line
     finally:
         _children.discard(child)
@@ -119,6 +121,35 @@ def last_line(log: Path) -> str:
         file.seek(max(0, log.stat().st_size - 4000))
         lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
     return lines[-1][:140] if lines else ""
+
+
+def size_so_far(part: str) -> str:
+    """", 812 MB in .venvs/main" (powers of ten); empty where the part has no directory there yet."""
+    total = 0
+    for folder, _, names in os.walk(VENVS / part):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(folder, name)).st_size
+            except OSError:   # gone meanwhile: pip moves files
+                pass
+    return f", {total / 1e6:.0f} MB in .venvs/{part}" if total else ""
+
+
+def with_time_left(line: str, now: float, seen: list[tuple[float, int]]) -> str:
+    """A progress line of generate.py with the time left by the pace of the last dozen lines, none before a twentieth is made.
+
+    generate.py counts the start of its workers and the slow first draws as pace, so that its first lines say ten times too much.
+    It is not mended there, as an edit of it makes every world be generated again. `seen`: (time, draws) so far, added to.
+    """
+    found = re.match(r"(\d+)/(\d+) draws, .*?(?=, about \d+ s left)", line)
+    if not found:
+        return line
+    done, total = int(found[1]), int(found[2])
+    seen.append((now, done))
+    since, first = seen[-12:][0]
+    if 20 * (done - seen[0][1]) < total:
+        return found[0]
+    return f"{found[0]}, about {(now - since) * (total - done) / (done - first):.0f} s left"
 
 
 def stop_children() -> None:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import argparse
 import csv
+import difflib
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 from sagelib import rise_worlds, runs
 from sagelib.ablations import STUDIES
@@ -40,6 +41,8 @@ def steps_of(profile: str) -> tuple[Step, ...]:
 def parse_seeds(text: str) -> list[int]:
     """[0, 1, 2] for "0,1,2" and for "0..2"."""
     span = re.fullmatch(r"(\d+)\.\.(\d+)", text)
+    if span and int(span[1]) > int(span[2]):
+        raise argparse.ArgumentTypeError(f"{text!r} has no seed: the smaller one comes first ({span[2]}..{span[1]})")
     if span:
         return list(range(int(span[1]), int(span[2]) + 1))
     if not re.fullmatch(r"\d+(,\d+)*", text):
@@ -91,11 +94,18 @@ def ray_cluster(jobs: int | None) -> Any:
 EXECUTORS = {"local": Local, "ray": ray_cluster}
 
 
+def notebooks_of(*profiles: str) -> list[str]:
+    """All notebooks of all tables that these profiles have, in the order of their names."""
+    names = {step.notebook for profile in profiles for step in steps_of(profile)}
+    for profile in (profile for profile in profiles if START[profile] == "02_sft"):
+        names |= {node.notebook for node in add_studies(expand(steps_of(profile), profile, [0]), STUDIES, profile, [0])}
+        names.update(NOTEBOOKS)
+    return sorted(names)
+
+
 def whole_name(notebook: str | None) -> str | None:
     """The one notebook of the tables whose name begins like this; the name itself if there is none, or several."""
-    names = {step.notebook for profile in PROFILES for step in steps_of(profile)}
-    names |= {study.notebook for study in STUDIES}.union(NOTEBOOKS, OF_CELLS)
-    near = [name for name in names if notebook and name.startswith(notebook)]
+    near = [name for name in notebooks_of(*PROFILES) if notebook and name.startswith(notebook)]
     return near[0] if len(near) == 1 else notebook
 
 
@@ -193,8 +203,13 @@ def command_view(options: argparse.Namespace) -> int:
 
     names = "-".join(viewer.find(run).title for run in options.runs)
     path = viewer.write(options.out or runs.runs_root() / f"view-{names}.html", *options.runs)
-    print(f"{path} ({path.stat().st_size / 1e6:.1f} MB): open it in a browser")
+    print(f"{path} ({size(path.stat().st_size)}): open it in a browser")
     return 0
+
+
+def size(n: int) -> str:
+    """Bytes for a reader: "37 kB" below a megabyte, then "1.2 MB" (powers of ten)."""
+    return f"{max(1, round(n / 1e3))} kB" if n < 999_500 else f"{n / 1e6:.1f} MB"
 
 
 SHOWN = 3   # skills whose source `skills` prints
@@ -215,11 +230,14 @@ def command_skills(options: argparse.Namespace) -> int:
     found = harvest.collect(source.run or source.files)
     kept, pruned = harvest.prune(found, options.used)
     print(pd.DataFrame(harvest.describe(kept)).to_string(index=False) if kept else "no skill was called")
+    print("used: tasks whose own code calls it; called by skills: skills of this table that call it, so that it runs with them")
     print(f"{len(kept)} skills kept, {len(pruned)} pruned (called by fewer than {options.used} later tasks and by no kept skill); "
           f"the same under several names: {harvest.duplicates(kept) or 'none'}")
     for skill in [one for one in kept if one.used][:SHOWN]:   # the most used come first
         called = ", ".join(skill.tasks_used[:6]) + (", ..." if len(skill.tasks_used) > 6 else "")
-        print(f"\n# {skill.key}: written in task {skill.task_id}, called in {called}\n{printable(skill.source.strip())}")
+        print(f"\n# {skill.key}: written in task {skill.task_id}, called in {called}")
+        print(f"# called as: {printable(skill.called_as)[:160] or '(no line calls it: a mention counted)'}")
+        print(printable(skill.source.strip()))
     if options.out:
         print(f"exported: {artefact.export(kept, options.out)}/index.json")
     return 0
@@ -265,9 +283,36 @@ def command_render(options: argparse.Namespace) -> int:
     return 0
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` for the nearest known name, else empty. As `config.suggest`, which needs an environment."""
+    near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse's, which names the nearest choice (its own suggest_on_error came with Python 3.14)."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the process with the message, and for a choice that there is not with the nearest that there is."""
+        wrong = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+        super().error(message + (did_you_mean(wrong[1], re.findall(r"[\w.-]+", wrong[2])) if wrong else ""))
+
+
+def only_of(notebook: str, profile: str) -> str:
+    """The one notebook of the profile that `--only` names, or whose name begins so. ValueError when there is none, or several."""
+    known = notebooks_of(profile)
+    near = [name for name in known if name == notebook] or [name for name in known if name.startswith(notebook)]
+    if len(near) == 1:
+        return near[0]
+    others = [other for other in PROFILES if whole_name(notebook) in notebooks_of(other)]
+    why = f"fits {len(near)} notebooks: {', '.join(near)}" if near else f"is no notebook of profile {profile}" + (
+        f", but of {', '.join(others)}" if others else did_you_mean(notebook, known))
+    raise ValueError(f"--only {notebook!r} {why}\n  There are: {', '.join(known)}")
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    top = argparse.ArgumentParser(prog="workbench")
+    top = Parser(prog="workbench")
     commands = top.add_subparsers(dest="command", required=True)
     setup = commands.add_parser("setup", help="build the environments and the world of a profile")
     setup.add_argument("--profile", choices=sorted(PROFILES), default="laptop")
@@ -315,12 +360,21 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The options; ends the process with a sentence when one is wrong. `passed_on`: for pytest or JupyterLab."""
     options, options.passed_on = parser().parse_known_args(argv)
     if options.passed_on and options.command not in ("test", "lab"):
-        parser().error(f"{options.command} has no option {options.passed_on[0]}")
+        own = next(a for a in parser()._actions if a.dest == "command").choices[options.command]
+        known = [name for action in own._actions for name in action.option_strings]
+        wrong = options.passed_on[0]
+        parser().error(f"{options.command} has no option {wrong}{did_you_mean(wrong.partition('=')[0], known)}")
+    if getattr(options, "only", None) is not None:   # here, not after minutes of setup
+        try:
+            options.only = only_of(options.only, options.profile)
+        except ValueError as error:
+            parser().error(str(error))
     if getattr(options, "world", None):
         try:
             options.world = resolve(options.world, options.profile)
         except ValueError as error:
-            parser().error(str(error))
+            known = [*KINDS, *(f"{name}-{size}" for name, kind in KINDS.items() for size in kind.sizes)]
+            parser().error(f"{error}{did_you_mean(options.world, known) if options.world not in known else ''}")
         if options.command == "reproduce" and not is_rise(options.only):
             parser().error(f"--world {options.world} is for SkillRise's notebooks: add --only 29 (or 19 to 23)")
     if options.command == "reproduce" and whole_name(options.only) == VERSUS:

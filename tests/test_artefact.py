@@ -67,6 +67,20 @@ def test_versions_are_numbered_anew_after_pruning(skills):
     assert [s.key for s in kept] == ["add"] and [s.key for s in pruned] == ["add_v2"]
 
 
+def test_a_helper_that_only_skills_call_is_not_listed_as_unused():
+    group = [skill("top", "def top():\n    return low()", used=2), skill("side", "def side():\n    return low()", used=1),
+             skill("low"), skill("low", "def low():\n    return 2", version=2)]
+    rows = {row["skill"]: (row["used"], row["called by skills"]) for row in harvest.describe(group)}
+    assert rows == {"top": (2, 0), "side": (1, 0), "low": (0, 2), "low_v2": (0, 0)}
+
+
+def test_the_calling_line_is_of_the_first_clean_call_and_empty_for_a_mention(skills):
+    assert [s.called_as for s in skills] == ["add('b')", ""]
+    turns = [{"code": "add(1)", "error": "TypeError"}, {"code": "x = 1\f\r\nfor y in (1, 2):\r\n    x = add(\r\n y)", "error": None}]
+    episode = {"turns": turns, "skills_shown": ["add", "other"]}
+    assert harvest.calling_line(episode, "add") == "x = add(" and harvest.calling_line(episode, "other") == ""
+
+
 # ---- the graph
 
 def test_dependencies_and_depths_also_of_a_circle():
@@ -132,7 +146,10 @@ def test_the_command_lists_and_exports(run, tmp_path, capsys):
     assert cli.main(["skills", str(run), "--out", str(tmp_path / "s")]) == 0
     text = capsys.readouterr().out
     assert "1 skills kept, 1 pruned" in text and "solved when used" in text
-    assert "# add: written in task " in text and ", called in " in text and "\ndef add(" in text
+    assert "# add: written in task s_1, called in s_2\n# called as: add('b')\ndef add(text):\n" in text
+    head, row = (line.split("  ") for line in text.splitlines()[:2])
+    assert [cell.strip() for cell in head if cell.strip()][:3] == ["skill", "used", "called by skills"] and row[0].strip() == "add"
+    assert "\nused: tasks whose own code calls it; called by skills: skills of this table that call it" in text
     assert cli.printable("x = '\x1b[2J'\n\ty") == "x = '\ufffd[2J'\n\ty"
     assert list(artefact.load(tmp_path / "s").snapshot()) == ["add"]
 

@@ -1,4 +1,5 @@
 """`./workbench doctor`: a true table, fixes that name a command, no environment needed to print it."""
+import fcntl
 import json
 import subprocess
 import sys
@@ -49,6 +50,19 @@ def test_a_fresh_clone_lacks_everything_and_each_fix_is_a_command(checkout):
     assert [part.split(":")[0] for part in lacks] == ["environment main", "environment appworld", "world smoke"]
     assert "main, appworld, world mini, world smoke will take about 9.6 GB" in rows["disk"].text
     assert "TRL is not installed" in rows["vLLM"].text
+
+
+def test_a_setup_that_is_under_way_is_reported_at_once(checkout):
+    assert doctor.setup_rows() == []
+    (checkout / ".venvs").mkdir()
+    with open(checkout / ".venvs" / "setup.lock", "w") as lock:
+        assert doctor.setup_rows() == []   # a lock file that nobody holds
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        unknown = "under way in this checkout (process unknown): it may be building what is missing below"
+        assert doctor.setup_rows() == [doctor.Row("setup", "note", unknown)]
+        print(4711, file=lock, flush=True)
+        assert doctor.examine()[0].text == unknown.replace("unknown", "4711")
+    assert doctor.setup_rows() == []
 
 
 def test_the_cpu_build_of_vllm_is_a_note_with_its_command_or_its_release(checkout):

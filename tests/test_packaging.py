@@ -4,10 +4,12 @@ import ast
 import copy
 import importlib.metadata
 import importlib.util
+import itertools
 import os
 import re
 import subprocess
 import sys
+import threading
 import tomllib
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -16,7 +18,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from sagelib import building, environments, setup, worlds
+from sagelib import building, cli, environments, setup, worlds
 from sagelib.building import Problem, explain
 from sagelib.rise_worlds import KINDS
 from sagelib.runs import ROOT
@@ -120,9 +122,19 @@ def test_launcher_is_readable_for_old_pythons_and_says_what_is_needed(monkeypatc
 
 
 @pytest.mark.parametrize("words,code,text", [
-    ([], 0, "usage: ./workbench"), (["tset"], 2, "no command 'tset'"),
+    ([], 0, "usage: ./workbench"), (["tset"], 2, "no command 'tset'; did you mean 'test'?"), (["x"], 2, "no command 'x'\n"),
     (["setup", "--nope"], 2, "setup has no option --nope"), (["setup", "--with", "vllm"], 2, "invalid choice: 'vllm'"),
-    (["reproduce", "--seedz", "3"], 2, "reproduce has no option --seedz"),
+    (["reproduce", "--seedz", "3"], 2, "reproduce has no option --seedz; did you mean '--seeds'?"),
+    (["view", "a", "--output=x"], 2, "view has no option --output=x; did you mean '--out'?"),
+    (["reproduce", "--only", "03_trian"], 2, "--only '03_trian' is no notebook of profile laptop; did you mean '03_train'?"),
+    (["reproduce", "--only", "20", "--profile", "gpu"], 2, "'20' is no notebook of profile gpu, but of smoke, laptop"),
+    (["reproduce", "--only", "05", "--profile", "smoke"], 2, "'05' is no notebook of profile smoke, but of laptop"),
+    (["reproduce", "--only", "2"], 2, "--only '2' fits 5 notebooks: 20_skillrise_train, 21_skillrise_evaluate, 22_skill"),
+    (["reproduce", "--only", ""], 2, "--only '' fits 23 notebooks: 00_tour, 01_collect"),
+    (["reproduce", "--seeds", "2..0"], 2, "'2..0' has no seed: the smaller one comes first (0..2)"),
+    (["setup", "--world", "scienceword"], 2, "there is no such text world; there are shop-mini, shop-smoke, alfworld-mini"),
+    (["setup", "--world", "scienceword"], 2, "did you mean 'scienceworld'?"),
+    (["reproduce", "--profile", "smol"], 2, "; did you mean 'smollm'?"),
     (["reproduce", "--seeds", "a"], 2, "seeds are written 0 or 0,1,2 or 0..2"),
     (["reproduce", "--profile", "tiny"], 2, "invalid choice: 'tiny'")])
 def test_command_line_errors(tmp_path, words, code, text):
@@ -139,6 +151,97 @@ def test_setup_builds_what_its_options_say(monkeypatch, words, locked, vllm_cpu)
     monkeypatch.setattr(setup, "setup", lambda worlds, **options: asked.append((worlds, options)))
     assert setup.launch(["setup", "--profile", "smoke", *words]) == 0
     assert asked == [(("smoke",), {"appworld": True, "smollm": False, "locked": locked, "vllm_cpu": vllm_cpu, "text_world": None})]
+
+
+def test_a_misspelt_notebook_is_answered_with_all_of_them_before_anything_is_built(monkeypatch, capsys):
+    monkeypatch.setattr(setup, "setup", lambda *_, **__: pytest.fail("setup builds"))
+    with pytest.raises(SystemExit):
+        setup.launch(["reproduce", "--only", "21_skilrise_evaluate"])
+    text = capsys.readouterr().err
+    assert "did you mean '21_skillrise_evaluate'?" in text
+    here = {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")}
+    assert set(text.split("There are: ")[1].strip().split(", ")) == here - {"02_sft_llm"}   # that one is of other profiles
+
+
+@pytest.mark.parametrize("profile, text, name", [("laptop", "20", "20_skillrise_train"), ("laptop", "02", "02_sft"),
+                                                 ("laptop", "02_sft", "02_sft"), ("gpu", "02", "02_sft_llm")])
+def test_only_takes_the_one_notebook_of_the_profile_that_begins_so(profile, text, name):
+    assert cli.parse(["reproduce", "--profile", profile, "--only", text]).only == name
+
+
+@pytest.mark.parametrize("listed", ["'smoke', 'laptop', 'vllm-cpu'", "smoke, laptop, vllm-cpu"])   # of 3.11 and 3.13
+def test_a_choice_that_there_is_not_is_answered_with_the_nearest(listed, capsys):
+    for wrong, end in (("laptp", "; did you mean 'laptop'?\n"), ("vllm", "; did you mean 'vllm-cpu'?\n"), ("zzz", ")\n")):
+        with pytest.raises(SystemExit):
+            cli.Parser().error(f"argument --profile: invalid choice: '{wrong}' (choose from {listed})")
+        assert capsys.readouterr().err.endswith(end)
+
+
+def test_no_time_left_is_named_before_a_twentieth_of_the_draws_and_then_by_their_pace():
+    seen = []
+    assert building.with_time_left("base world: 24 people in 53.2 s", 0.0, seen) == "base world: 24 people in 53.2 s" and not seen
+    lines = [(18.0, "1/327 draws, 0.2 tasks/s, about 6033 s left"), (33.0, "17/327 draws, 1.4 tasks/s, about 679 s left"),
+             (38.0, "21/327 draws, 1.6 tasks/s, about 575 s left")]
+    assert [building.with_time_left(line, now, seen) for now, line in lines] == [
+        "1/327 draws, 0.2 tasks/s", "17/327 draws, 1.4 tasks/s", "21/327 draws, 1.6 tasks/s, about 306 s left"]   # 20 in 20 s
+    for second in range(39, 51):   # two draws a second: what was slow is forgotten after a dozen lines
+        last = building.with_time_left(f"{21 + 2 * (second - 38)}/327 draws, 2 tasks/s, about 999 s left", float(second), seen)
+    assert last == "45/327 draws, 2 tasks/s, about 141 s left"
+    assert building.with_time_left("1/1 draws, 0.2 tasks/s, about 0 s left", 1.0, []) == "1/1 draws, 0.2 tasks/s"
+
+
+def test_a_long_silent_command_says_for_how_long_and_how_much_is_there(checkout, monkeypatch, capsys):
+    (checkout / ".venvs" / "main").mkdir(parents=True)
+    (checkout / ".venvs" / "main" / "torch.so").write_bytes(b"x" * 2_600_000)
+    assert building.size_so_far("main") == ", 3 MB in .venvs/main" and building.size_so_far("appworld") == ""
+    clock = itertools.count(0, 8)
+    monkeypatch.setattr(building.time, "monotonic", lambda: float(next(clock)))
+    building.run_logged("main", ["sleep", "0.5"], checkout / ".venvs" / "main.log")
+    said = re.findall(r"main: still at it for (\d+) s, 3 MB in .venvs/main \(.venvs/main.log\)", capsys.readouterr().out)
+    assert said and int(said[0]) >= 16 and sorted(said, key=int) == said
+
+
+HOLD = "import sys, time; from pathlib import Path; sys.path.insert(0, sys.argv[1]); from sagelib import building, setup\n" \
+       "building.VENVS = Path(sys.argv[2]); setup.build_main = lambda locked: (print('builds', flush=True), input()); " \
+       "setup.setup(appworld=False)"
+
+
+@pytest.fixture
+def other_setup(checkout):
+    """A setup in another process that is under way until the test ends."""
+    process = subprocess.Popen([sys.executable, "-c", HOLD, ROOT, checkout / ".venvs"], stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "builds\n"
+    yield process
+    if process.returncode is None:
+        process.communicate("\n")
+
+
+def test_a_setup_that_is_under_way_is_named_and_over_when_it_ends(checkout, other_setup, monkeypatch, capsys):
+    assert setup.under_way() == other_setup.pid
+    with open(checkout / ".venvs" / "setup.lock") as lock:
+        assert lock.read() == f"{other_setup.pid}\n"
+    monkeypatch.setattr(setup, "build_main", lambda locked: None)
+    waiting = threading.Thread(target=setup.setup, kwargs={"appworld": False})
+    waiting.start()
+    waiting.join(0.3)
+    assert waiting.is_alive() and setup.under_way() == other_setup.pid   # who waits has not overwritten the id
+    assert f"another setup is under way in this checkout (process {other_setup.pid})" in capsys.readouterr().out
+    other_setup.communicate("\n")
+    waiting.join(10)
+    assert not waiting.is_alive() and setup.under_way() is None
+
+
+def test_commands_that_only_look_do_not_wait_for_a_setup_when_their_environment_is_there(checkout, other_setup, monkeypatch):
+    started = []
+    monkeypatch.setattr(setup.os, "execve", lambda python, command, env: started.append(command[-1]))
+    monkeypatch.setattr(setup, "setup", lambda *_, **__: started.append("setup"))
+    setup.launch(["runs"])
+    assert started == ["setup", "runs"]
+    (checkout / ".venvs" / "main").mkdir()
+    building.write_stamp(checkout / ".venvs" / "main", environments.main_stamp(False))
+    setup.launch(["runs"]), setup.launch(["test"])
+    assert started[2:] == ["runs", "setup", "test"]   # the tests need the world
 
 
 LOGS = {

@@ -191,7 +191,9 @@ def test_show_is_a_sandboxed_frame_without_any_markup_of_the_run(run):
 def test_the_command_writes_the_file(run, tmp_path, capsys):
     out = tmp_path / "two.html"
     assert cli.main(["view", str(run), str(run / "episodes.jsonl"), "--out", str(out)]) == 0
-    assert str(out) in capsys.readouterr().out and len(unpack(out.read_text(), "head")) == 2
+    said = capsys.readouterr().out
+    assert f"{out} ({round(out.stat().st_size / 1000)} kB): open" in said and len(unpack(out.read_text(), "head")) == 2
+    assert [cli.size(n) for n in (1, 37_499, 999_499, 999_500, 1_250_000)] == ["1 kB", "37 kB", "999 kB", "1.0 MB", "1.2 MB"]
     assert cli.main(["view", "no-such-run"]) == 1
     assert "fits no recorded run" in capsys.readouterr().err
 
