@@ -231,8 +231,8 @@ def command_skills(options: argparse.Namespace) -> int:
     kept, pruned = harvest.prune(found, options.used)
     print(pd.DataFrame(harvest.describe(kept)).to_string(index=False) if kept else "no skill was called")
     print("used: tasks whose own code calls it; called by skills: skills of this table that call it, so that it runs with them")
-    print(f"{len(kept)} skills kept, {len(pruned)} pruned (called by fewer than {options.used} later tasks and by no kept skill); "
-          f"the same under several names: {harvest.duplicates(kept) or 'none'}")
+    print(f"{len(kept)} skills kept, {len(pruned)} pruned (called by fewer than {options.used} later tasks and by no kept "
+          f"skill); the same under several names: {harvest.duplicates(kept) or 'none'}")
     for skill in [one for one in kept if one.used][:SHOWN]:   # the most used come first
         called = ", ".join(skill.tasks_used[:6]) + (", ..." if len(skill.tasks_used) > 6 else "")
         print(f"\n# {skill.key}: written in task {skill.task_id}, called in {called}")

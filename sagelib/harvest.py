@@ -146,6 +146,6 @@ def describe(skills: Sequence[Skill]) -> list[dict[str, Any]]:
     "called by skills": how many of these skills call it; such a helper runs with them, which is no use of a task's own.
     """
     callers = Counter(name for names in dependencies(skills).values() for name in names)   # version 1 has its name as key
-    return [{"skill": s.key, "used": s.used, "called by skills": callers[s.key], "solved when used": s.used_solved, "made": s.made,
-             "solved when made": s.made_solved, "first task": s.task_id, "step": s.step, "lines": s.source.count("\n") + 1}
-            for s in skills]
+    return [{"skill": s.key, "used": s.used, "called by skills": callers[s.key], "solved when used": s.used_solved,
+             "made": s.made, "solved when made": s.made_solved, "first task": s.task_id, "step": s.step,
+             "lines": s.source.count("\n") + 1} for s in skills]

@@ -76,7 +76,8 @@ def test_a_helper_that_only_skills_call_is_not_listed_as_unused():
 
 def test_the_calling_line_is_of_the_first_clean_call_and_empty_for_a_mention(skills):
     assert [s.called_as for s in skills] == ["add('b')", ""]
-    turns = [{"code": "add(1)", "error": "TypeError"}, {"code": "x = 1\f\r\nfor y in (1, 2):\r\n    x = add(\r\n y)", "error": None}]
+    turns = [{"code": "add(1)", "error": "TypeError"},
+             {"code": "x = 1\f\r\nfor y in (1, 2):\r\n    x = add(\r\n y)", "error": None}]
     episode = {"turns": turns, "skills_shown": ["add", "other"]}
     assert harvest.calling_line(episode, "add") == "x = add(" and harvest.calling_line(episode, "other") == ""
 
@@ -148,7 +149,8 @@ def test_the_command_lists_and_exports(run, tmp_path, capsys):
     assert "1 skills kept, 1 pruned" in text and "solved when used" in text
     assert "# add: written in task s_1, called in s_2\n# called as: add('b')\ndef add(text):\n" in text
     head, row = (line.split("  ") for line in text.splitlines()[:2])
-    assert [cell.strip() for cell in head if cell.strip()][:3] == ["skill", "used", "called by skills"] and row[0].strip() == "add"
+    assert [cell.strip() for cell in head if cell.strip()][:3] == ["skill", "used", "called by skills"]
+    assert row[0].strip() == "add"
     assert "\nused: tasks whose own code calls it; called by skills: skills of this table that call it" in text
     assert cli.printable("x = '\x1b[2J'\n\ty") == "x = '\ufffd[2J'\n\ty"
     assert list(artefact.load(tmp_path / "s").snapshot()) == ["add"]

@@ -1,4 +1,4 @@
-"""SkillRise's notebooks in ALFWorld and ScienceWorld: demonstrations, training and evaluation in the smoke profile, real engines."""
+"""SkillRise's notebooks in ALFWorld and ScienceWorld: demonstrations, training, evaluation in the smoke profile, real engines."""
 import json
 
 import pandas as pd
@@ -32,7 +32,8 @@ def finished(name):
 def test_all_of_them_are_done_in_this_world(world, name, finished):
     assert len(finished) == 1 + 3 + 4 and {r["status"] for r in finished.values()} == {"done"}
     assert {r["world"]["name"] for r in finished.values()} == {name}
-    assert {r["world"]["hash"] for r in finished.values()} == {json.loads((world.ensure(name) / "world.json").read_text())["hash"]}
+    record = json.loads((world.ensure(name) / "world.json").read_text())
+    assert {r["world"]["hash"] for r in finished.values()} == {record["hash"]}
 
 
 def test_the_expert_in_the_notebook_gains_from_its_document(world, finished):
