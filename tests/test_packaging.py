@@ -313,7 +313,9 @@ def test_what_a_process_uses_is_not_made_again(place, checkout, monkeypatch):
     (checkout / ".venvs" / "appworld.made-by-workbench").touch()
     (checkout / "data" / "smoke").mkdir(parents=True, exist_ok=True)
     (checkout / "data" / "smoke" / "generator.txt").write_text("another version")
-    user = subprocess.Popen([sys.executable, "-c", "input()", str(checkout / place / "bin" / "python")], stdin=subprocess.PIPE)
+    user = subprocess.Popen([sys.executable, "-c", "print(flush=True); input()", str(checkout / place / "bin" / "python")],
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    user.stdout.readline()   # when Popen returns, /proc does not have its command line yet
     try:
         with pytest.raises(Problem, match=rf"{place} has to be made again.*process {user.pid} \(.*Fix: wait for that process"):
             build()
