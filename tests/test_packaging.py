@@ -259,16 +259,8 @@ def test_setup_failures_are_explained(log):
     assert LOGS[log] in explain(log)
 
 
-@pytest.fixture
-def checkout(tmp_path, monkeypatch):
-    """An empty checkout whose environments are shell scripts."""
-    (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
-    monkeypatch.setattr(building, "ROOT", tmp_path)
-    monkeypatch.setattr(building, "VENVS", tmp_path / ".venvs")
-    return tmp_path
-
-
 def fake_python(checkout: Path, name: str, script: str) -> None:
+    """The environment's interpreter is a shell script."""
     place = checkout / ".venvs" / name / "bin"
     place.mkdir(parents=True, exist_ok=True)
     (place / "python").write_text(f"#!/bin/sh\n{script}\n")
