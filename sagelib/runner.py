@@ -1,8 +1,8 @@
 """Executes one notebook with papermill, in a process of its own, and records how it ended.
 
-papermill alone calls a notebook whose kernel was killed, or which left early, complete; it only warns of a misspelt
-parameter and writes NaN into the file. Here a run is "done" only when the last code cell ran, the end mark of
-finish() is there and every artifact verifies; everything else gets the status that says what happened.
+papermill alone calls a notebook whose kernel was killed, or which left early, complete. Here a run is "done" only when the
+last code cell ran, the end mark of finish() is there and every artifact verifies; everything else gets the status that says
+what happened.
 """
 
 from __future__ import annotations

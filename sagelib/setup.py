@@ -106,15 +106,10 @@ def setup(worlds: Sequence[str] = ("mini",), appworld: bool = True, smollm: bool
             build_text_world(text_world)
 
 
-def interrupt(*_: object) -> None:
-    """SIGTERM ends a command as Ctrl-C does."""
-    raise KeyboardInterrupt
-
-
 def launch(argv: list[str]) -> int:
     """Exit code of `./workbench argv`; commands beyond setup continue in .venvs/main and do not return."""
     command, rest = (argv[0], argv[1:]) if argv else ("help", [])
-    from sagelib.cli import did_you_mean, is_rise, parse  # standard library only
+    from sagelib.cli import did_you_mean, is_rise, parse, stop  # standard library only
 
     if command not in COMMANDS:
         if command in ("help", "-h", "--help"):
@@ -138,7 +133,7 @@ def launch(argv: list[str]) -> int:
     rise = is_rise(getattr(options, "only", None)) or text_world
     light = command in LIGHT or getattr(options, "fast", False) or rise and not code
     world = text_world.partition("-")[2] if code else PROFILE_WORLD[profile]
-    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGTERM, stop)
     try:
         if not (command in LIGHT and main_built()):   # nothing to build: no waiting for a setup that makes a world meanwhile
             setup(() if light else (world,), appworld=not light, smollm=profile == "smollm",

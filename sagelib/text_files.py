@@ -48,9 +48,10 @@ def ensure(name: str, version: str, build: Callable[[Path], object], check: Call
 
 
 def engine_python(environment: str, title: str) -> Path:
-    """The interpreter of an engine's environment below .venvs, or that of $SAGELIB_<ENVIRONMENT>_PYTHON. WorldMissing: no such."""
+    """The interpreter of an engine's environment below .venvs, or $SAGELIB_<ENVIRONMENT>_PYTHON. WorldMissing: no such."""
     given = os.environ.get(f"SAGELIB_{environment.upper()}_PYTHON")
     place = Path(given or ROOT / ".venvs" / environment / "bin" / "python")
     if not place.exists():
-        raise WorldMissing(f"{title}'s environment is not built ({place} is missing). Fix: ./workbench setup --world {environment}")
+        raise WorldMissing(f"{title}'s environment is not built ({place} is missing). "
+                           f"Fix: ./workbench setup --world {environment}")
     return place

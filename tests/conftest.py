@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import smoke_runs
 
+from sagelib import building
 from sagelib.text_files import WorldMissing
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -54,6 +55,15 @@ def or_skip(make):
         return make()
     except WorldMissing as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch) -> Path:
+    """An empty checkout for what builds environments and worlds: it has pyproject.toml and nothing else."""
+    (tmp_path / "pyproject.toml").write_text((REPOSITORY / "pyproject.toml").read_text())
+    monkeypatch.setattr(building, "ROOT", tmp_path)
+    monkeypatch.setattr(building, "VENVS", tmp_path / ".venvs")
+    return tmp_path
 
 
 @pytest.fixture(scope="session")

@@ -148,9 +148,8 @@ def test_the_command_lists_and_exports(run, tmp_path, capsys):
     text = capsys.readouterr().out
     assert "1 skills kept, 1 pruned" in text and "solved when used" in text
     assert "# add: written in task s_1, called in s_2\n# called as: add('b')\ndef add(text):\n" in text
-    head, row = (line.split("  ") for line in text.splitlines()[:2])
-    assert [cell.strip() for cell in head if cell.strip()][:3] == ["skill", "used", "called by skills"]
-    assert row[0].strip() == "add"
+    head, row = ([cell.strip() for cell in line.split("  ") if cell.strip()] for line in text.splitlines()[:2])
+    assert head[:3] == ["skill", "used", "called by skills"] and row[:3] == ["add", "2", "0"]
     assert "\nused: tasks whose own code calls it; called by skills: skills of this table that call it" in text
     assert cli.printable("x = '\x1b[2J'\n\ty") == "x = '\ufffd[2J'\n\ty"
     assert list(artefact.load(tmp_path / "s").snapshot()) == ["add"]

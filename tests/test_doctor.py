@@ -16,13 +16,10 @@ TRL = '''
 
 
 @pytest.fixture
-def checkout(tmp_path, monkeypatch):
+def checkout(checkout):
     """A fresh clone: nothing is built."""
-    (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
-    (tmp_path / "sagelib").symlink_to(ROOT / "sagelib")
-    monkeypatch.setattr(building, "ROOT", tmp_path)
-    monkeypatch.setattr(building, "VENVS", tmp_path / ".venvs")
-    return tmp_path
+    (checkout / "sagelib").symlink_to(ROOT / "sagelib")
+    return checkout
 
 
 def packages(checkout, name="main"):

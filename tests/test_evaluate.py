@@ -178,7 +178,8 @@ def test_positions_and_reuse_count_what_came_before_and_what_was_called():
     positions = figures.position_table(data).set_index("position")
     assert positions["mean"].tolist() == [50.0, 100.0, 50.0] and positions["n_episodes"].tolist() == [4, 4, 4]
     assert positions["skill_use"].tolist() == [0.0, 100.0, 0.0]     # `rows` has the second task call one
-    assert positions.loc[1, ["low", "high"]].tolist() == [0.0, 100.0] and positions.loc[2, ["low", "high"]].tolist() == [100.0, 100.0]
+    assert positions.loc[1, ["low", "high"]].tolist() == [0.0, 100.0]
+    assert positions.loc[2, ["low", "high"]].tolist() == [100.0, 100.0]
     reuse = figures.reuse_table(data).set_index(["earlier", "skill"])[["n_episodes", "n_solved", "tgc"]]
     assert {key: tuple(row) for key, row in zip(reuse.index, reuse.values, strict=True)} == {
         ("solved", "called"): (2, 2, 100.0), ("not solved", "called"): (2, 2, 100.0), ("solved", "not called"): (4, 2, 50.0)}

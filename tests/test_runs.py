@@ -87,7 +87,8 @@ def test_runs_may_be_a_link_to_another_disk(tmp_path, monkeypatch):
     monkeypatch.setenv("SAGELIB_RUNS", str(tmp_path / "runs"))
     published = tmp_path / "figures" / "table.csv"
     published.parent.mkdir()
-    record = execute(make(tmp_path / "publishes.ipynb", OPEN, f"run.artifact({str(published)!r}).write_text('1')", FINISH), {}, threads=1)
+    notebook = make(tmp_path / "publishes.ipynb", OPEN, f"run.artifact({str(published)!r}).write_text('1')", FINISH)
+    record = execute(notebook, {}, threads=1)
     assert (record["status"], record["reason"]) == ("done", "")
     assert [name for name in record["artifacts"] if name.endswith("table.csv")] == ["../../../../figures/table.csv"]
     assert runs.fault(Path(record["directory"])) is None

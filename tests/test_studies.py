@@ -72,7 +72,8 @@ def test_only_a_study_chooses_its_cells_and_only_a_main_notebook_the_main_runs()
     starts = ("sage init=base", "sage init=self_distilled", "sft_grpo init=base", "sage init=rl_warm_up")
     assert sorted(others) == sorted(f"03_train {start} seed {s}" for start in starts for s in (0, 1))
     assert {nodes[i].name for i in only(nodes, "03_train")} == {
-        "01_collect", *(f"02_sft seed {s}" for s in (0, 1)), *(f"03_train {m} seed {s}" for m in ("sage", "sft_grpo") for s in (0, 1))}
+        "01_collect", *(f"02_sft seed {s}" for s in (0, 1)),
+        *(f"03_train {m} seed {s}" for m in ("sage", "sft_grpo") for s in (0, 1))}
     assert {s.notebook for s in STUDIES} <= {nodes[i].notebook for i in only(nodes, "91_tables")}
 
 
