@@ -334,7 +334,7 @@ class RiseSFTConfig(RiseLoopConfig):
     pairs_per_example: Positive = 6
     pair_steps: Count = 300             # batches of them alone, before the first row of a trial
     pair_share: Share = 0.25            # of later batches
-    steps: Positive = 500               # batches with rows of trials
+    steps: Positive = 2000              # batches with rows of trials: two passes in the shop
     batch_size: Positive = 8
     learning_rate: Rate = 3e-3
     sequences: Positive = 16            # of dev, played afterwards

@@ -56,7 +56,7 @@ PROFILES: dict[str, dict[str, dict]] = {
         "train": {"group_size": 4, "temperature": 0.7, "learning_rate": 5e-5},
         "evaluate": {"temperature": 0.7, "plays": {"dev": 4, "test_normal": 4}},
         "self_distill": {"temperature": 0.7},
-        "rise_sft": {}, "rise_train": {}, "rise_evaluate": {},
+        "rise_sft": {"temperature": 0.7}, "rise_train": {"temperature": 0.7}, "rise_evaluate": {"temperature": 0.7},
     },
     "smollm": {
         "collect": {"scenarios": 12},
