@@ -239,7 +239,7 @@ def small_run(directory, **more):
     return write_run(directory, cfg, {"test_normal": (frame, [chain_record(r, [None] * 2) for r in runs])}), frame, runs
 
 
-def test_what_is_no_finished_evaluation_is_refused(tmp_path, monkeypatch, capsys):
+def test_what_is_no_finished_evaluation_is_refused(mini_world, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SAGELIB_RUNS", str(tmp_path / "runs"))
     with pytest.raises(RunError, match="'nothing' fits no recorded run"):
         leaderboard.load("nothing")

@@ -53,7 +53,7 @@ def test_ngrams_and_their_overlap():
 
 
 @given(st.text(max_size=30), st.text(max_size=30), st.integers(1, 3))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_overlap_is_symmetric_and_one_with_itself(a, b, n):
     assert overlap(a, b, n) == overlap(b, a, n) and 0 <= overlap(a, b, n) <= 1
     assert overlap(a, a, n) == float(bool(ngrams(a, n)))

@@ -19,7 +19,7 @@ from sagelib.rise_credit import (
     task_reward,
 )
 
-quick = settings(max_examples=40, deadline=None)
+quick = settings(max_examples=40)
 SOLVE, CURATE = ("s", 0, Role.solve), ("s", 0, Role.curate)
 
 

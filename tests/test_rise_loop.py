@@ -47,7 +47,7 @@ def test_last_document(text, document):
     assert parse_written(text, "skill") == document
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.text(max_size=80), st.integers(0, 30))
 def test_a_document_never_exceeds_its_budget(text, limit):
     cut = first_lines(text, FORMAT, limit)
@@ -176,7 +176,7 @@ def test_a_cached_model_plays_the_same_with_one_prompt_or_many_sessions():
 
 # ---- budgets
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 6), st.integers(0, 60), st.integers(20, 260), st.integers(1, 200))
 def test_prompts_fit_and_instructions_are_whole(turns, document, room, trajectory):
     history = tuple(f"Action: {i}\nObservation: it is so" for i in range(turns))

@@ -33,7 +33,7 @@ def plan(**values):
     return SequencePlan(**{"world": "w", "split": "train", **values})
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 25), st.integers(1, 6), st.integers(0, 99), st.sampled_from(["strata", "sorted", "random"]),
        st.sampled_from([None, "object"]))
 def test_every_task_is_in_one_sequence_or_left_out(count, K, seed, order, distinct):

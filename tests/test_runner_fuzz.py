@@ -27,7 +27,7 @@ from sagelib.runs import RunError
 
 FIELDS = sorted(set(TrainConfig.model_fields) - {"method", "profile"})
 PARAMETERS = 'profile = "smoke"\nmethod = "sage"\n' + "\n".join(f"{name} = None" for name in FIELDS)
-FUZZ = settings(max_examples=250, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+FUZZ = settings(max_examples=250, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(scope="module")

@@ -236,7 +236,7 @@ JSON = st.recursive(st.none() | st.booleans() | st.integers(-2**70, 2**70) | st.
 
 
 @given(JSON)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_what_papermill_writes_is_what_was_given(value):
     from papermill.translators import PythonTranslator
     assert normal("value", value) == value

@@ -37,7 +37,7 @@ NO_FENCE = st.text(max_size=200).filter(lambda text: "`" not in text)
 
 
 @given(NO_FENCE, NO_FENCE.filter(str.strip))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_code_survives_a_reply(thought, code):
     assert extract_code(reply(thought, code)) == code
 
@@ -95,7 +95,7 @@ PYTHON_LIKE = st.lists(st.sampled_from(
 
 
 @given(st.text(max_size=300) | PYTHON_LIKE)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_no_text_makes_the_parsers_raise(text):
     for name, source in parse_skills(text).items():
         assert name in {node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
@@ -109,7 +109,7 @@ IDENTIFIERS = st.text(string.ascii_lowercase, min_size=3, max_size=8).map("k_"._
 
 
 @given(st.sets(IDENTIFIERS, max_size=6), st.sets(IDENTIFIERS, max_size=6))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_exactly_the_called_and_stored_names_are_used(stored, called):
     code = "\n".join(f"{name}(1)" for name in sorted(called))
     assert called_skills(code, stored) == stored & called
@@ -189,7 +189,7 @@ def test_named_skills(code, used):
 
 
 @given(st.text(max_size=80))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_every_call_is_a_mention(text):
     for code in (text, "login()\n" + text):
         assert called_skills(code, STORED) <= named_skills(code, STORED) <= STORED
