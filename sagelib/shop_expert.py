@@ -2,7 +2,10 @@
 
 The expert searches for the kind of product and opens the brand that the document names for the wanted property. Without such a
 line it opens one product after the other and reads its features, passing over brands that the document names for another
-property. As the curator it keeps one line ``property: Brand`` for each pair that it has seen.
+property. As the curator it keeps one line ``property: Brand`` for each pair that it has seen, in the order in which it saw them.
+
+Before it acts on a list or on features it says in words what it looked up (`thought`): a small policy learns to copy twice in a
+row, where it did not learn to act on the comparison of two texts that stand far apart (LOG.md).
 
 `Style` says what a player leaves out; to be careful is to read the features of a product before it is bought, else the first one
 that is listed will do. Demonstrations hold several styles (see `rise_demos`), so that reinforcement learning has
@@ -71,6 +74,17 @@ def next_action(instruction: str, document: str, actions: Sequence[str], pages: 
     return f"click[{left[0]}]" if left else "click[buy now]"
 
 
+def thought(instruction: str, document: str, pages: Sequence[str], style: Style = EXPERT) -> str:
+    """What is said before the action: whose product is wanted, if the document tells; whether features are the wanted ones."""
+    wanted, page = read_goal(instruction).wanted, pages[-1] if pages else ""
+    known = read_document(document) if style.document else {}
+    if page.startswith("Results:") and wanted in known:
+        return f"{wanted}: {known[wanted]}."
+    if match := FEATURES.fullmatch(page):
+        return f"This is {match[2]}, wanted is {wanted}: {'yes' if match[2] == wanted else 'no'}."
+    return ""
+
+
 def _opened(actions: Sequence[str]) -> int:
     """Where the product that is open now was opened: options chosen before that are gone."""
     return max(i for i, action in enumerate(actions) if OPEN.fullmatch(action))
@@ -96,7 +110,7 @@ def revised_document(document: str, pages: Sequence[str], style: Style = EXPERT)
     if not style.notes:
         return GENERAL
     known = read_document(document) | {wanted: brand for brand, wanted in _features(pages).items()}
-    return "\n".join([HEAD, *(f"- {k}: {v}" for k, v in sorted(known.items()))])
+    return "\n".join([HEAD, *(f"- {k}: {v}" for k, v in known.items())])
 
 
 # ---- as replies to what a policy reads
@@ -107,4 +121,6 @@ def reply_to(text: str, style: Style = EXPERT) -> str:
     if talk.writing:
         document = revised_document(talk.document, talk.pages, style)
         return f"I note what holds here.\n{written(talk.tag, talk.document, document)}"
-    return f"<action>{next_action(talk.instruction, talk.document, talk.actions, talk.pages, style)}</action>"
+    said = thought(talk.instruction, talk.document, talk.pages, style)
+    action = next_action(talk.instruction, talk.document, talk.actions, talk.pages, style)
+    return f"{said}\n<action>{action}</action>".lstrip()

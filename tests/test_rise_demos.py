@@ -15,8 +15,8 @@ from sagelib.rise_worlds import Style, find
 from sagelib.sft import IGNORED
 from sagelib.shop import ShopPool
 from sagelib.shop_exercises import copying_pairs
-from sagelib.shop_expert import FEATURES, GENERAL, next_action, read_document, reply_to, revised_document
-from sagelib.shop_world import build
+from sagelib.shop_expert import FEATURES, GENERAL, next_action, read_document, reply_to, revised_document, thought
+from sagelib.shop_world import KINDS, build
 
 BARS = "Find me soy free protein bars with flavor: cocoa, and size: 6 count, and price lower than 70.00 dollars"
 LIST = "Results:\nBrisca protein bar S47\nFennway protein bar S12"
@@ -63,6 +63,22 @@ def test_the_document_saves_reading():
 def test_what_is_written_down():
     assert read_document(revised_document("- soy free: Fennway", [READ[1]])) == {"soy free": "Fennway", "low sugar": "Brisca"}
     assert revised_document("- soy free: Fennway", [READ[1]], Style(notes=False)) == GENERAL and read_document(GENERAL) == {}
+
+
+def test_what_was_seen_is_added_at_the_end_in_the_order_of_the_attempt():
+    """Copied from top to bottom, with nothing to sort: `low sugar` comes after `soy free` here, and before it in the alphabet."""
+    pages = [READ[1], "By Holmby.\nThis protein bar is gluten free."]
+    text = revised_document("Brands of this store:\n- soy free: Fennway", pages)
+    assert text == "Brands of this store:\n- soy free: Fennway\n- low sugar: Brisca\n- gluten free: Holmby"
+
+
+def test_what_is_said_before_an_action():
+    known = "- soy free: Fennway"
+    assert thought(BARS, known, [LIST]) == "soy free: Fennway." and thought(BARS, "- low sugar: Brisca", [LIST]) == ""
+    assert thought(BARS, known, [LIST], Style(document=False)) == "" and thought(BARS, known, []) == ""
+    assert thought(BARS, known, [READ[1]]) == "This is low sugar, wanted is soy free: no."
+    assert thought(BARS, "", ["By Brisca.\nThis protein bar is soy free."]) == "This is soy free, wanted is soy free: yes."
+    assert thought(BARS, known, ["Fennway protein bar"]) == ""
 
 
 def test_shares_of_a_mixture():
@@ -159,22 +175,31 @@ def test_the_tokenizer_keeps_names_and_digits_apart(shop):
 def test_exercises_can_be_solved_from_their_text_alone():
     pairs = copying_pairs(400, 3)
     assert pairs == copying_pairs(400, 3) != copying_pairs(400, 4) and len({p["text"] for p in pairs}) > 380
-    assert [p["kind"] for p in pairs[:4]] == ["list", "document", "note", "option"]
+    assert [p["kind"] for p in pairs[:7]] == ["list", "document", "note", "option", "match", "verdict", "revise"]
     for pair in pairs:
         shelf = {brand: code for brand, code in re.findall(r"^(\w+) [a-z ]+ (S\d\d)$", pair["text"], re.MULTILINE)}
+        known, code, pages = read_document(pair["text"]), pair["code"], FEATURES.findall(pair["text"])
+        wanted = re.search(rf"Find me (.*?) (?:{'|'.join(kind[0] for kind in KINDS)}) ", pair["text"])
         if pair["kind"] == "list":
             brand = pair["text"].rpartition("Open: ")[2]
+            assert code == f"<action>click[{shelf[brand].lower()}]</action>" and len({c[1] for c in shelf.values()}) == 4
         elif pair["kind"] == "document":
-            wanted = next(w for w in read_document(pair["text"]) if f"Find me {w} " in pair["text"])
-            brand = read_document(pair["text"])[wanted]
-        if pair["kind"] in ("list", "document"):
-            assert pair["code"] == f"<action>click[{shelf[brand].lower()}]</action>" and len({c[1] for c in shelf.values()}) == 4
+            assert code == f"{wanted[1]}: {known[wanted[1]]}.\n<action>click[{shelf[known[wanted[1]]].lower()}]</action>"
         elif pair["kind"] == "note":
-            assert not read_document(pair["code"]).keys() & read_document(pair["text"]).keys()
-            assert read_document(pair["code"]) == {FEATURES.search(pair["text"])[2]: FEATURES.search(pair["text"])[1]}
+            assert not read_document(code).keys() & known.keys() and read_document(code) == {pages[0][1]: pages[0][0]}
+        elif pair["kind"] == "match":
+            verdict = "yes" if pages[0][1] == wanted[1] else "no"
+            assert code == f"This is {pages[0][1]}, wanted is {wanted[1]}: {verdict}.\n<action>click[< prev]</action>"
+        elif pair["kind"] == "verdict":
+            options = re.findall(r": ([^,:\n]+)(?:, and|\n)", pair["text"])
+            assert code == f"<action>click[{options[0] if pages[0][1] == wanted[1] else '< prev'}]</action>"
+        elif pair["kind"] == "revise":
+            assert list(read_document(code).items()) == [*known.items(), *((what, brand) for brand, what in pages)]
         else:
             name = pair["text"].rpartition("Option ")[2]
-            assert f"{name}: {pair['code'][14:-10]}" in pair["text"]
+            assert f"{name}: {code[14:-10]}" in pair["text"]
+    verdicts = [": yes." in p["code"] for p in pairs if p["kind"] == "match"]
+    assert 0.5 < sum(verdicts) / len(verdicts) < 0.75          # half, and a quarter of the rest
 
 
 def test_texts_hold_no_special_tokens(played):
