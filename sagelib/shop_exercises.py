@@ -17,7 +17,7 @@ def copying_pairs(count: int, seed: int) -> list[dict[str, str]]:
     """Short exercises (text -> code) with made-up stores, for `sft.encode_pair`.
 
     list, document: a product by its brand, or by what the document says of the wanted property. option: out of a goal. match,
-    verdict: whether features are the wanted ones, and what is done then. note, revise: one line, or a document with its new lines.
+    verdict: whether features are the wanted ones, and what is done then. note, revise: one line, or a document and its new lines.
     A small policy learns to copy from these first, as in the main job: after 200 batches of rows alone it still copied nothing.
     """
     rng = random.Random(seed)
